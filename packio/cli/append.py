@@ -27,6 +27,13 @@ def run(
         typer.Argument(metavar="SOURCE", help="What the pack was made of, as for `packio pack`."),
     ],
     *,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Add nothing: compare the samples that both have, and list those that differ.",
+        ),
+    ] = False,
     as_json: option.Json = False,
     quiet: option.Quiet = False,
     more: dict[str, Any],
@@ -34,14 +41,14 @@ def run(
     """Add the new samples of a source to a pack. Run it daily: nothing is added twice.
 
     A sample is known by its key. Samples of the pack stay as they are; samples that the source has
-    changed or lost are listed. New classes get the next numbers, so old numbers never
-    change. Programs that read the pack meanwhile go on reading the old samples; but workers
-    that are spawned later, and saved selections, need the pack opened anew.
+    lost are listed, and --check lists those that it has changed. New classes get the next numbers,
+    so old numbers never change. Programs that read the pack meanwhile go on reading the old
+    samples; but workers that are spawned later, and saved selections, need the pack opened anew.
 
     Example: packio pack photos photos.tar --shard-size 1GB; packio append photos.tar photos
     """
     with ProgressLine(quiet=quiet) as progress:
-        report = append(pack, source, progress=progress, **more)
+        report = append(pack, source, check=check, progress=progress, **more)
     warn(report.warnings)
     if as_json:
         print_json(report)
@@ -52,15 +59,17 @@ def run(
 def _show(report: AppendReport, pack: Path) -> None:
     new = f", {counted(len(report.new_classes), 'new class')}" if report.new_classes else ""
     skipped = f", {report.skipped:,} bad ones left out" if report.skipped else ""
-    say(
-        f"{escaped(str(pack))}: {report.added:,} added{new}{skipped}; {report.unchanged:,} were "
-        f"there; {counted(report.total, 'image')} in all, {report.seconds:.1f} s"
-    )
+    if report.changed is None:
+        done = f"{report.added:,} added{new}{skipped}; {report.known:,} were there"
+    else:
+        done = f"nothing added; {report.known:,} are there, {len(report.changed):,} differ"
+    say(f"{escaped(str(pack))}: {done}; {counted(report.total, 'image')} in all, "
+        f"{report.seconds:.1f} s")  # fmt: skip
     for keys, what in (
-        (report.changed, "changed in the source"),
-        (report.deleted, "gone from the source"),
+        (report.changed, "differ in the source"),
+        (report.deleted, "are not in the source"),
     ):
         if keys:
-            say(f"{len(keys):,} {what} since; the pack keeps what it has:")
+            say(f"{len(keys):,} {what}; the pack keeps what it has:")
             print_some([escaped(key) for key in keys], "(--json lists all)")
     say(f"digest {report.digest}")

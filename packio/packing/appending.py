@@ -23,17 +23,22 @@ from packio.index import indexfile
 from packio.index.metadata import origins_of
 from packio.packing import sourcing
 from packio.packing.fields import journal
-from packio.packing.plan import growth, levelled, planning, renamed
+from packio.packing.plan import levelled, planning
+from packio.packing.plan.growth import Growth, changed_keys, find_growth
 from packio.packing.publish import adding
+from packio.packing.run import sameness
 from packio.packing.run.running import Means, Run
 from packio.packs import locating, opening
 from packio.sample import levels
 from packio.sample.recipe import Recipe
-from packio.sources import FRAMES, Context, Listing, listed, wanted_fields
+from packio.sources import FRAMES, Context, Listing, Source, listed, wanted_fields
+from packio.sources._packs import PackListing
 from packio.storage import workshop
 from packio.system import locks
 from packio.system.files import absolute, beyond_link
 from packio.system.progress import ProgressCallback
+
+_ROOTS = ("root", "folder")  # options of sources that say which folder keys are relative to
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,22 +48,22 @@ class AppendReport:
     Attributes:
         out: The pack.
         added: Samples that are new in it.
-        unchanged: Samples of the source that the pack has already, with the same contents.
-        changed: Keys of samples whose bytes or annotations differ in the source now; the pack keeps
-            what it has.
-        deleted: Keys of samples that the source has no more; the pack keeps them.
+        known: Samples of the source that the pack had already, by their keys.
+        changed: Keys of such samples whose bytes or annotations differ in the source now; the pack
+            keeps what it has. None if they were not compared: `check` compares them.
+        deleted: Keys of samples that the source does not have; the pack keeps them.
         skipped: Samples that could not be added, with on_error="skip".
         new_classes: Names of new classes; their numbers follow those of the old classes.
         total: Samples in the pack now.
-        digest: Hexadecimal SHA-256 of the new index.
+        digest: Hexadecimal SHA-256 of the index.
         seconds: Duration of the whole run.
         warnings: One line each.
     """
 
     out: Path
     added: int
-    unchanged: int
-    changed: tuple[str, ...]
+    known: int
+    changed: tuple[str, ...] | None
     deleted: tuple[str, ...]
     skipped: int
     new_classes: tuple[str, ...]
@@ -77,13 +82,15 @@ def append(
     num_workers: int | None = None,
     on_error: str = "raise",
     fields: Mapping[str, Any] | None = None,
+    check: bool = False,
     progress: ProgressCallback | None = None,
     **options: Any,
 ) -> AppendReport:
     """Add the new samples of a source to a pack of shards. A second run adds nothing more.
 
-    New samples are chosen and made by the recipe of the pack: its encoding, levels, patterns, limit
-    and splits. Labels go by class name; new classes get the numbers that follow.
+    A sample is new if the pack does not have its key. New samples are chosen and made by the recipe
+    of the pack: its encoding, levels, patterns, limit and splits. Labels go by class name; new
+    classes get the numbers that follow.
 
     Args:
         path: A pack that is a folder of shards.
@@ -94,13 +101,16 @@ def append(
         on_error: "raise": add nothing if a new image is bad. "skip": leave bad images out.
         fields: Named fields to take from the source, as `pack` takes them; None takes those of the
             pack's recipe.
+        check: Add nothing: compare the samples that both have, by CRC32C and annotations, and list
+            those that differ.
         progress: Called with a `Progress` about ten times a second, and at the end.
         options: Options of the source's module. An option that is not given has the value that it
             had when the pack was made.
 
     Raises:
         OptionError: the pack is a single file, was merged of packs that were made in different
-            ways, or has labels or splits of another kind.
+            ways, or has labels or splits of another kind; or the keys of the source are relative to
+            another folder now.
         OutputExistsError: `add_field` was cut short, and what a callable made would be lost.
         SourceError, BadImagesError, OutputError, LockedError: see `pack`.
     """
@@ -111,9 +121,20 @@ def append(
     sourcing.check_positive(num_workers=num_workers, shard_size=shard_size)
     out = beyond_link(absolute(path))
     _refuse_swapped(out, source)
-    if not out.is_dir():  # say so before a workshop is made beside it
+    source = sourcing.locate_source(source, out)
+
+    def grown(pack: opening.Pack) -> Growth:
+        reader = sourcing.source_of(source, source_kind)
+        listing = _listed(reader, source, out, options, fields, pack)
+        roots = [name for name in _ROOTS if name in reader.options]
+        return find_growth(pack, listing, _recipe(pack), roots)
+
+    if check or not out.is_dir():  # say so before a workshop is made beside it
         with _opened(out) as pack:
             _check_sharded(pack)
+            growth = grown(pack)
+            changed = tuple(changed_keys(pack, growth, _recipe(pack)))
+            return _report(pack, growth, adding.Added(0, 0, pack.digest, []), began, changed)
     journal.check_none_left(out, "appending")
     was_killed = os.path.lexists(out.with_name(out.name + indexfile.APPENDING_SUFFIX))
     with (
@@ -124,34 +145,37 @@ def append(
         _check_sharded(pack)
         if was_killed:
             adding.undo_killed(pack, shop.built)
-        recipe = _recipe(pack)
-        listing = _listed(
-            sourcing.located(source, out), out, source_kind, recipe, options, fields, pack
-        )
-        grown = growth.compared(pack, listing, recipe)
+        growth = grown(pack)
         added = adding.Added(0, 0, pack.digest, [])
-        if grown.new.keys or grown.new_classes:
+        if growth.new.keys or growth.new_classes:
             plan = planning.make(
-                grown.new, pack.metadata["format"], recipe, shard_size=shard_size or _largest(pack)
-            )
+                growth.new, pack.metadata["format"], _recipe(pack),
+                shard_size=shard_size or _largest(pack),
+            )  # fmt: skip
             means = Means(workers=planning.workers(plan, num_workers), progress=progress)
             run = Run(
                 plan, pack.index_file.path.parent, means, began, skip=on_error == "skip",
                 first=adding.first_number(pack),
             )  # fmt: skip
-            shards = run.write(shop) if grown.new.keys else []
+            shards = run.write(shop) if growth.new.keys else []
             names = [run.name(number) for number in range(len(shards))]
-            added = adding.add(pack, names, shards, grown, shop.built)
+            added = adding.add(pack, names, shards, growth, shop.built)
             added.warnings.extend(
                 _without(pack, [name for shard in shards for name in shard.fields])
             )
         shop.keep = False
-        return AppendReport(
-            out, added.samples, grown.known - len(grown.changed), tuple(grown.changed),
-            tuple(grown.deleted), added.skipped, tuple(grown.new_classes),
-            len(pack) + added.samples, added.digest, time.monotonic() - began,
-            (*grown.new.warnings, *added.warnings),
-        )  # fmt: skip
+        return _report(pack, growth, added, began, None)
+
+
+def _report(
+    pack: opening.Pack, growth: Growth, added: adding.Added, began: float,
+    changed: tuple[str, ...] | None,
+) -> AppendReport:  # fmt: skip
+    return AppendReport(
+        pack.path, added.samples, len(growth.rows), changed, tuple(map(os.fsdecode, growth.gone)),
+        added.skipped, tuple(growth.new_classes), len(pack) + added.samples, added.digest,
+        time.monotonic() - began, (*growth.new.warnings, *added.warnings),
+    )  # fmt: skip
 
 
 def _refuse_swapped(out: Path, source: Any) -> None:
@@ -211,28 +235,36 @@ def _recipe(pack: opening.Pack) -> Recipe:
 
 
 def _listed(
-    source: Any, out: Path, source_kind: str | None, recipe: Recipe, options: dict[str, Any],
+    reader: Source, source: Any, out: Path, options: Mapping[str, Any],
     fields: Mapping[str, Any] | None, pack: opening.Pack,
 ) -> Listing:  # fmt: skip
     """List the whole source, with the options that it had when the pack was made.
 
-    Its fields get the names that the pack has for them. Fields that the pack has lost are asked
-    for, too, and left out: their files or columns would be taken for something else.
+    A source of the pack's kind gives its fields under the names that the pack has for them now.
+    Fields that the pack has lost are asked for, too, and left out: their files or columns would be
+    taken for something else, as images of depth for samples.
     """
-    reader = planning.source_of(source, source_kind)
     sourcing.check_options(options, reader)
+    recipe = _recipe(pack)
+    is_alike = reader.name == recipe.source != "pack"  # a pack may have the names of now
+    before = recipe.reading if reader.name == recipe.source else {}
+    known = {*reader.options, *FRAMES}
+    options = {**{n: v for n, v in before.items() if n in known}, **options}
+    became = origins_of(pack.metadata) if is_alike else {}
+    given = before.get("fields") or {}
+    lost = {n: o for n, o in given.items() if not is_alike or became.get(n, n) is None}
+    if fields is not None:
+        asked, lost = fields, lost if is_alike else {}
+    else:
+        asked = {name: origin for name, origin in given.items() if name not in lost}
 
     def found(fields: Mapping[str, Any]) -> Listing:
         context = Context(
-            allow_empty=True, scratch=sourcing.scratch(out), fields=wanted_fields(fields),
+            allow_empty=True, scratch=sourcing.scratch_folder(out), fields=wanted_fields(fields),
             options=options,
         )  # fmt: skip
         return levelled.bare(listed(reader, source, context))
 
-    before = recipe.reading if reader.name == recipe.source else {}
-    known = {*reader.options, *FRAMES}
-    options = {**{n: v for n, v in before.items() if n in known}, **options}
-    asked, lost = _fields_asked(before.get("fields") or {}, reader.name, fields, pack)
     try:
         listing = found({**lost, **asked})
     except OptionError:
@@ -241,22 +273,11 @@ def _listed(
         listing = found(asked)  # nothing is left of what the pack has lost
     told = tuple(f"have no file for {name!r}" for name in lost.keys() - asked.keys())
     listing.warnings[:] = [line for line in listing.warnings if not line.endswith(told)]
-    return renamed.as_in_pack(
-        listing, renamed.became_of(listing, reader.name, pack), fields or ()
-    )  # fmt: skip
-
-
-def _fields_asked(
-    before: Mapping[str, Any], reader: str, fields: Mapping[str, Any] | None, pack: opening.Pack
-) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Fields to ask a source for; and those that may be asked for, too, to be left out."""
-    if reader == "pack":  # the recipe's names are those of another pack, or of a list
-        return (fields, {}) if fields is not None else ({}, before)
-    became = origins_of(pack.metadata)
-    lost = {name: origin for name, origin in before.items() if became.get(name, name) is None}
-    if fields is not None:
-        return fields, lost
-    return {name: origin for name, origin in before.items() if name not in lost}, lost
+    if isinstance(listing, PackListing):  # of a container of others, as the pack was made of
+        (one,) = (source.metadata for source in listing.packs)
+        if "recipe" not in one and Recipe.of(one).source == recipe.source:
+            became = origins_of(pack.metadata)
+    return sameness.as_in_pack(listing, became, fields or ())
 
 
 def _largest(pack: opening.Pack) -> int:

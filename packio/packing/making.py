@@ -15,14 +15,14 @@ from typing import Any
 from packio.errors import DecodeError, OptionError
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX
 from packio.packing import sourcing
-from packio.packing.images import encode as encoding
 from packio.packing.images.levels import Levels
-from packio.packing.plan import advising, existing, levelled, planning, preflight
-from packio.packing.publish import remote
-from packio.packing.report import PackReport, listing_told
+from packio.packing.plan import advising, levelled, planning
+from packio.packing.publish import remote, target
+from packio.packing.report import PackReport, make_listing_callback
+from packio.packing.run import sameness
 from packio.packing.run.journal import Journal
-from packio.packing.run.reading import Treatment
 from packio.packing.run.running import Means, Run
+from packio.packs import opening
 from packio.sources import Listing, ReadRecord
 from packio.storage import filesystems, urls, workshop
 from packio.system import locks
@@ -133,44 +133,37 @@ def pack(
         OptionError: the value of an argument makes no sense.
     """
     began = time.monotonic()
-    shard_size, memory = (
-        sourcing.byte_count("shard_size", shard_size), sourcing.byte_count("memory", memory)
+    shard_size = sourcing.byte_count("shard_size", shard_size)
+    memory = sourcing.byte_count("memory", memory)
+    sourcing.check_positive(
+        num_workers=num_workers, threads=threads, memory=memory, shards=shards,
+        shard_size=shard_size,
     )  # fmt: skip
-    skip = _check(
-        on_error, quarantine, num_workers, shards, shard_size, part, threads=threads,
-        memory=memory, finish=finish, resume=resume,
-    )  # fmt: skip
-    out = urls.absolute(out)
-    if isinstance(out, urls.Url) and (part is not None or finish):
-        raise OptionError(f"{out}: parts are written to a folder that all jobs see, not to a URL")
-    source = sourcing.located(source, out, whole=engine != "local")
-    if quarantine is not None and isinstance(source, Path) and not isinstance(source, urls.Url):
-        preflight.refuse_inside(source, Path(quarantine))
+    _check(out, on_error, quarantine, shards, shard_size, part, finish=finish, resume=resume)
+    out, skip = urls.absolute(out), on_error != "raise"
+    source = sourcing.locate_source(source, out, quarantine, whole=engine != "local")
     if part is None:
         workshop.tidy(out, keep=resume)
-    plan = _planned(
-        source, out, format, source_kind, classes_from, options, skip=skip, check=check,
-        seekable=seekable, seek_points=seek_points, shards=shards, shard_size=shard_size,
-        stats=stats, fields=fields, levels=Levels.asked(levels, levels_quality, levels_crop),
-        found=listing_told(progress, began),
+    format_name = sourcing.format_of(out, format)
+    listing, recipe = sourcing.list_source(
+        source, out, source_kind, format_name, classes_from, options, skip=skip, fields=fields,
+        found=make_listing_callback(progress, began),
     )  # fmt: skip
-    means = Means(
-        engine,
-        planning.workers(plan, num_workers),
-        threads,
-        memory,
-        max_errors,
-        part,
-        finish,
-        progress,
+    recipe = dataclasses.replace(
+        recipe, check=check, seekable=seekable, stats=stats, seek_points=seek_points
     )
-    make = functools.partial(_make, plan, means, began, skip=skip)
+    listing, recipe = levelled.asked(
+        listing, recipe, Levels.asked(levels, levels_quality, levels_crop)
+    )
+    plan = planning.make(listing, format_name, recipe, shards=shards, shard_size=shard_size)
+    means = Means(
+        engine, planning.workers(plan, num_workers), threads, memory, max_errors, part, finish,
+        progress,
+    )  # fmt: skip
+    is_made = functools.partial(sameness.is_made_by, plan, skip)
+    make = functools.partial(_make, plan, is_made, means, began, skip=skip)
     if isinstance(out, urls.Url):
-        lost = existing.lost_fields(plan, out) if overwrite else []
-        report = remote.pack_to(
-            out, plan, began, make, skip=skip, resume=resume, overwrite=overwrite
-        )
-        report = _told(report, lost)
+        report = remote.pack_to(out, plan, is_made, began, make, resume=resume, overwrite=overwrite)
     else:
         report = make(out, overwrite=overwrite)
         if (advice := filesystems.advice(out, plan.format)) is not None:
@@ -203,81 +196,31 @@ def dry_run(
     With `levels`, the report tells what they cost and bring.
     """
     shard_size = sourcing.byte_count("shard_size", shard_size)
-    _check(shards=shards, shard_size=shard_size)
+    sourcing.check_positive(shards=shards, shard_size=shard_size)
+    _check(out, shards=shards, shard_size=shard_size)
+    out = absolute(out)
     if isinstance(source, os.PathLike) or (isinstance(source, str) and os.path.lexists(source)):
         source = Path(source)
-    plan = _planned(
-        source, absolute(out), format, source_kind, classes_from, options, skip=True,
-        check=check, seekable=False, seek_points=False, shards=shards, shard_size=shard_size,
-        stats=None, fields=fields, levels=Levels.asked(levels, levels_quality, levels_crop),
-    )  # fmt: skip
-    return advising.dry_run(plan)
-
-
-def _planned(
-    source: Any, out: Path, format_: str | None, source_kind: str | None, classes_from: Any,
-    options: dict[str, Any], *, skip: bool, check: str, seekable: bool,
-    seek_points: bool, shards: int, shard_size: int | None, stats: int | None,
-    fields: Mapping[str, Any] | None = None, levels: Levels | None = None,
-    found: Callable[[int], None] = lambda _: None,
-) -> planning.Plan:  # fmt: skip
-    """List the source, and fix everything that decides the bytes of the pack."""
-    encoding.refuse_unused(options)
-    format_name = planning.format_of(out, format_)
-    listing, recipe = sourcing.listed(
-        source, out, source_kind, format_name, classes_from, options, skip=skip, fields=fields,
-        found=found,
-    )  # fmt: skip
-    recipe = dataclasses.replace(
-        recipe, check=check, seekable=seekable, stats=stats, seek_points=seek_points
+    format_name = sourcing.format_of(out, format)
+    listing, recipe = sourcing.list_source(
+        source, out, source_kind, format_name, classes_from, options, skip=True, fields=fields
     )
-    listing, recipe = levelled.asked(listing, recipe, levels)
-    Treatment.of(recipe)  # refuses values that make no sense
-    return planning.make(listing, format_name, recipe, shards=shards, shard_size=shard_size)
-
-
-def _make(
-    plan: planning.Plan, means: Means, began: float, out: Path, *, skip: bool,
-    overwrite: bool = False,
-) -> PackReport:  # fmt: skip
-    """Carry out a plan, unless its pack is at `out` already."""
-    with contextlib.ExitStack() as held:
-        for index in (out / INDEX_NAME, out.with_name(out.name + INDEX_SUFFIX)):
-            if overwrite:
-                held.enter_context(locks.changing(index))
-        lost = existing.lost_fields(plan, out) if overwrite and means.part is None else []
-        while True:
-            if overwrite:
-                existing.check_replaceable(out)
-            elif (done := existing.report(plan, out, began, skip=skip)) is not None:
-                return done
-            if means.finish:  # before opening the workshop, which clears shards of another plan
-                Journal(workshop.Workshop.of(out).shards, plan, out).check(skip=skip)
-            run = Run(plan, out, means, began, skip=skip)
-            with workshop.opened(out, shared=means.part is not None) as shop:
-                if overwrite or not os.path.lexists(out):
-                    return _told(run.into(shop), lost)
-                shop.keep = False  # another run made the pack just now: compare
-
-
-def _told(report: PackReport, lost: Sequence[str]) -> PackReport:
-    """A report that warns of fields of the pack that was replaced."""
-    if not lost:
-        return report
-    warning = (
-        f"the pack that was replaced had fields from packio add: {', '.join(lost)}; "
-        "make them anew with packio add"
+    recipe = dataclasses.replace(recipe, check=check, seek_points=False)
+    listing, recipe = levelled.asked(
+        listing, recipe, Levels.asked(levels, levels_quality, levels_crop)
     )
-    return dataclasses.replace(report, warnings=(*report.warnings, warning))
+    return advising.dry_run(
+        planning.make(listing, format_name, recipe, shards=shards, shard_size=shard_size)
+    )
 
 
 def _check(
-    on_error: str = "raise", quarantine: str | os.PathLike[str] | None = None,
-    num_workers: int | None = None, shards: int = 1, shard_size: int | None = None,
-    part: tuple[int, int] | None = None, *, threads: int | None = None,
-    memory: int | None = None, finish: bool = False, resume: bool = True,
-) -> bool:  # fmt: skip
-    """Check some arguments; return whether bad images are left out."""
+    out: str | os.PathLike[str], on_error: str = "raise",
+    quarantine: str | os.PathLike[str] | None = None, shards: int = 1,
+    shard_size: int | None = None, part: tuple[int, int] | None = None, *, finish: bool = False,
+    resume: bool = True,
+) -> None:  # fmt: skip
+    """Refuse arguments that do not go together."""
     if on_error not in ("raise", "skip", "quarantine"):
         raise OptionError(f"on_error={on_error!r}: expected 'raise', 'skip' or 'quarantine'")
     if on_error == "quarantine" and quarantine is None:
@@ -289,10 +232,6 @@ def _check(
             f"quarantine={os.fspath(quarantine)!r}: say on_error='quarantine' as well; now it is "
             f"{on_error!r}"
         )
-    sourcing.check_positive(
-        num_workers=num_workers, threads=threads, memory=memory, shards=shards,
-        shard_size=shard_size,
-    )  # fmt: skip
     if shard_size is not None and shards != 1:
         raise OptionError(f"shards={shards}, shard_size={shard_size}: expected one of the two")
     if part is not None and not (1 <= part[0] <= part[1] and not finish):
@@ -301,7 +240,31 @@ def _check(
         )
     if finish and not resume:
         raise OptionError("finish=True, resume=False: finishing needs the parts that are written")
-    return on_error != "raise"
+    if isinstance(urls.absolute(out), urls.Url) and (part is not None or finish):
+        raise OptionError(f"{out}: parts are written to a folder that all jobs see, not to a URL")
+
+
+def _make(
+    plan: planning.Plan, is_made: Callable[[opening.Pack], bool], means: Means, began: float,
+    out: Path, *, skip: bool, overwrite: bool = False,
+) -> PackReport:  # fmt: skip
+    """Carry out a plan, unless its pack is at `out` already."""
+    with contextlib.ExitStack() as held:
+        for index in (out / INDEX_NAME, out.with_name(out.name + INDEX_SUFFIX)):
+            if overwrite:
+                held.enter_context(locks.changing(index))
+        while True:
+            found = target.find(plan, out, is_made, began, overwrite=overwrite)
+            if found.report is not None:
+                return found.report
+            if means.finish:  # before opening the workshop, which clears shards of another plan
+                Journal(workshop.Workshop.of(out).shards, plan, out).check(skip=skip)
+            run = Run(plan, out, means, began, skip=skip)
+            with workshop.opened(out, shared=means.part is not None) as shop:
+                if overwrite or not os.path.lexists(out):
+                    report = run.into(shop)
+                    return report if means.part else report.with_lost(found.lost)
+                shop.keep = False  # another run made the pack just now: compare
 
 
 def _quarantine(listing: Listing, report: PackReport, folder: Path) -> int:

@@ -5,21 +5,17 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from packio.system.progress import Progress, ProgressCallback
 
+SKIPPED_SUFFIX = ".skipped.jsonl"
 LISTING_SECONDS = 0.5  # between two calls of a callback while a source is listed
 
 
-def listing_told(progress: ProgressCallback | None, began: float) -> Callable[[int], None]:
-    """Make the callback that a listing calls with the number of files found since the last call.
-
-    Args:
-        progress: Called with a `Progress` about twice a second while a source is listed; or None.
-        began: Time when the run began, by `time.monotonic`.
-    """
+def make_listing_callback(progress: ProgressCallback | None, began: float) -> Callable[[int], None]:
+    """The callback that a listing calls with the number of files found since the last call."""
     found, called = 0, time.monotonic()
 
     def tell(more: int) -> None:
@@ -34,15 +30,10 @@ def listing_told(progress: ProgressCallback | None, began: float) -> Callable[[i
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Skip:
-    """A path of the source that is not in the pack.
-
-    Attributes:
-        key: Relative path as raw bytes.
-        reason: Why it is not in the pack, in one line.
-    """
+    """A path of the source that is not in the pack."""
 
     key: bytes
-    reason: str
+    reason: str  # one line
 
     def as_json(self) -> dict[str, str]:
         """As a line of ``OUT.skipped.jsonl``; bytes that are not UTF-8 are surrogate-escaped."""
@@ -88,3 +79,13 @@ class PackReport:
     part: tuple[int, int] | None = None
     resumed: int = 0
     quarantined: int = 0
+
+    def with_lost(self, fields: Sequence[str]) -> PackReport:
+        """The report, with a warning that the pack that was replaced had these added fields."""
+        if not fields:
+            return self
+        warning = (
+            f"the pack that was replaced had fields from packio add: {', '.join(fields)}; "
+            "make them anew with packio add"
+        )
+        return dataclasses.replace(self, warnings=(*self.warnings, warning))

@@ -6,21 +6,18 @@ import dataclasses
 import difflib
 import operator
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from packio import registry
-from packio.errors import OptionError, ReadError
-from packio.formats import Format
+from packio.errors import OptionError, ReadError, SourceError
 from packio.index import indexfile
-from packio.packing.images.encode import Encoding
-from packio.packing.plan import planning, preflight
+from packio.packing.images.encode import Encoding, refuse_unused
 from packio.packing.plan.choosing import Choice
 from packio.packs import opening
 from packio.sample.recipe import Recipe
-from packio.sources import FRAMES, Context, Listing, Source, _beside, framed, wanted_fields
-from packio.sources import listed as listed_by
+from packio.sources import FRAMES, Context, Listing, Source, _beside, framed, listed, wanted_fields
 from packio.storage import urls
 from packio.system import sizes
 from packio.system.files import absolute
@@ -53,85 +50,128 @@ def check_positive(**values: int | None) -> None:
             raise OptionError(f"{name}={value}: expected at least 1")
 
 
-def located(source: Any, out: Path, *, whole: bool = False) -> Any:
-    """The source, as a path if the user named a path; refuse an output within the source.
+def locate_source(
+    source: Any, out: Path, quarantine: str | os.PathLike[str] | None = None, *,
+    whole: bool = False,
+) -> Any:  # fmt: skip
+    """The source, as a path if the user named a path; refuse outputs within the source.
 
-    Args:
-        source: As `packio.pack` takes it.
-        out: The pack to make.
-        whole: Make a path absolute, for machines that have another working folder.
+    `whole` makes a path absolute, for machines that have another working folder.
     """
-    if isinstance(source, os.PathLike) or (isinstance(source, str) and os.path.lexists(source)):
-        source = urls.place(source)
-        if not isinstance(out, urls.Url):
-            preflight.refuse_nesting(source, out)
-        if whole and not isinstance(source, urls.Url):
-            source = absolute(source)
-    return source
+    if not isinstance(source, os.PathLike) and not (
+        isinstance(source, str) and os.path.lexists(source)
+    ):
+        return source
+    source = urls.place(source)
+    if isinstance(source, urls.Url):
+        return source
+    outside = Path(os.path.realpath(source))
+    if not isinstance(out, urls.Url):
+        inside = Path(os.path.realpath(out))
+        if inside == outside or outside in inside.parents:
+            raise OptionError(f"{out}: lies within the source {source}; choose another place")
+        if inside in outside.parents:
+            raise OptionError(f"{out}: the source {source} lies within it; choose another place")
+    if quarantine is not None:  # the next run would find the copies as samples
+        inside = Path(os.path.realpath(quarantine))
+        if inside == outside or outside in inside.parents:
+            raise OptionError(
+                f"quarantine={os.fspath(quarantine)!r}: lies within the source {source}; choose "
+                "another place"
+            )
+    return absolute(source) if whole else source
 
 
-def listed(
+def source_of(source: Any, name: str | None = None) -> Source:
+    """Find the source that lists a path or an object, by its name or by asking each source."""
+    if name is not None:
+        named: Source = registry.load("sources", name)
+        return named
+    every: list[Source] = sorted(
+        registry.load_all("sources").values(), key=lambda found: found.priority
+    )
+    if not isinstance(source, (str, Path)):
+        for found in every:
+            if found.accepts(source):
+                return found
+        raise SourceError(
+            f"a {type(source).__name__}: expected a path, samples, or a dataset with a length"
+        )
+    for found in every:
+        if found.recognise(Path(source)):
+            return found
+    try:
+        Path(source).stat()
+        what = "not a folder"
+    except (OSError, ValueError) as error:  # ValueError: NUL in the path
+        what = getattr(error, "strerror", None) or str(error)
+    raise SourceError(
+        f"{source}: {what}; expected a folder of class folders of images, as cats/1.jpg, "
+        "dogs/2.jpg, a list of images (.csv, .jsonl), a COCO file (.json with images and "
+        "annotations), an archive or a pack"
+    )
+
+
+def format_of(out: Path, name: str | None) -> str:
+    """Name of the format of an output: the name given, or by the output's suffix."""
+    if name is not None:
+        registry.load("formats", name)
+        return name
+    modules = registry.load_all("formats")
+    suffixes = {s: n for n, m in modules.items() for s in m.caps.suffixes if m.caps.writes}
+    try:
+        return suffixes[out.suffix.lower()]
+    except KeyError:
+        raise OptionError(
+            f"{out}: the suffix {out.suffix!r} names no format; use one of "
+            f"{', '.join(sorted(suffixes))}, or say --format"
+        ) from None
+
+
+def list_source(
     source: Any, out: Path, source_kind: str | None, format_name: str, classes_from: Any,
     options: Mapping[str, Any], *, skip: bool, fields: Mapping[str, Any] | None = None,
     found: Callable[[int], None] = lambda _: None,
 ) -> tuple[Listing, Recipe]:  # fmt: skip
-    """List a source, choose its samples, and note the options in a recipe.
-
-    Args:
-        source: As `located` returns it; or a listing.
-        out: The pack to make.
-        source_kind: Name of the source, if the path does not say it.
-        format_name: Name of the container's format.
-        classes_from: As `packio.pack` takes it.
-        options: Options of the encoding, the choice, the source and the writer.
-        skip: Whether bad samples, and classes without samples, may be left out.
-        fields: Named fields to take, as `packio.pack` takes them.
-        found: Called with the number of files found since the last call.
-
-    Returns:
-        The samples chosen, and the recipe without check, seekable and stats.
-    """
-    given = isinstance(source, Listing)
-    reader: Source = (
-        registry.load("sources", source.kind) if given
-        else planning.source_of(source, source_kind)
-    )  # fmt: skip
-    container = registry.load("formats", format_name)
-    taken = _sorted_out(options, reader, container, format_name)
-    if given:
-        source = framed(source, taken["source"])
-    else:
-        source = listed_by(reader, source, Context(
-            class_names(classes_from), skip, scratch(out), found, wanted_fields(fields),
+    """List a source, or take a listing; choose samples, and note the options in a recipe."""
+    refuse_unused(options)
+    if not isinstance(source, Listing):
+        reader = source_of(source, source_kind)
+        taken = _sorted_out(options, reader.name, {*reader.options, *FRAMES}, format_name)
+        listing = listed(reader, source, Context(
+            class_names(classes_from), skip, scratch_folder(out), found, wanted_fields(fields),
             taken["source"],
         ))  # fmt: skip
-    choice = Choice.made(taken["choice"])
+    else:
+        taken = _sorted_out(options, source.kind, FRAMES, format_name)
+        listing = framed(source, taken["source"])
+    choice = Choice.from_options(taken["choice"])
     reading = {n: v for n, v in taken["source"].items()
                if n not in _PLACES and not os.path.isabs(str(v))}  # fmt: skip
     if fields:
         reading["fields"] = wanted_fields(fields)
     recipe = Recipe(
-        source.kind, reading, choice.as_options(), Encoding(**taken["encoding"]).as_options(),
+        listing.kind, reading, choice.as_options(), Encoding(**taken["encoding"]).as_options(),
         writing=taken["writer"],
     )  # fmt: skip
-    chosen = choice.of(source)
+    chosen = choice.of(listing)
     chosen.warnings.extend(_beside.told_masks(chosen))
     return chosen, recipe
 
 
 def _sorted_out(
-    options: Mapping[str, Any], reader: Source, container: Format, format_name: str
+    options: Mapping[str, Any], source: str, of_source: Collection[str], format_name: str
 ) -> dict[str, dict[str, Any]]:
     """Sort options by the part of packing that takes them."""
     takers = {
-        "encoding": _ENCODING, "choice": _CHOICE, "source": {*reader.options, *FRAMES},
-        "writer": set(container.caps.options),
+        "encoding": _ENCODING, "choice": _CHOICE, "source": {*of_source},
+        "writer": {*registry.load("formats", format_name).caps.options},
     }  # fmt: skip
     result: dict[str, dict[str, Any]] = {taker: {} for taker in takers}
     for name, value in options.items():
         taker = next((t for t, names in takers.items() if name in names), None)
         if taker is None:
-            what = f"packing from {reader.name} to {format_name}"
+            what = f"packing from {source} to {format_name}"
             raise _no_option(name, value, what, set().union(*takers.values()))
         result[taker][name] = value
     return result
@@ -159,7 +199,7 @@ def _no_option(name: str, value: Any, what: str, known: set[str]) -> OptionError
     return OptionError(message)
 
 
-def scratch(out: Path) -> Path | None:
+def scratch_folder(out: Path) -> Path | None:
     """Folder for temporary files of the listing: the output's folder; None if that is at a URL."""
     return None if isinstance(out, urls.Url) else out.parent
 

@@ -28,12 +28,7 @@ def origin_of(name: str, origins: Origins) -> str | None:
 
 
 def renamed(origins: Origins, names: Mapping[str, str]) -> dict[str, str | None]:
-    """The origins of a pack whose fields have got other names, all at once.
-
-    Args:
-        origins: Of the pack of before.
-        names: Old name → new name.
-    """
+    """The origins of a pack whose fields have got other names, all at once: old name → new name."""
     moved = {origin_of(old, origins): new for old, new in names.items()}
     taken = {**dict.fromkeys(names.values()), **origins}  # None: not under these names any more
     found = {name: None if given in names.values() else given for name, given in taken.items()}
@@ -53,46 +48,7 @@ def filled(origins: Origins, name: str) -> dict[str, str | None]:
     return {**origins, name: name} if has_same_name else dict(origins)
 
 
-def since(
-    own: Origins, origins: Origins, names: Collection[str], there: Collection[str]
-) -> dict[str, str | None]:
-    """The origins of a pack as if another pack, made of the same source, were its source.
-
-    Args:
-        own: Of the other pack.
-        origins: Of the pack.
-        names: Of the fields of the other pack. A field that its source does not give keeps its
-            name, unless the pack had it, and has it no more.
-        there: Names of the fields of the pack.
-    """
-    of_source = {name: origin_of(name, own) for name in names}
-    found = {
-        n: origins.get(origin, origin) for n, origin in of_source.items() if origin is not None
-    }
-    added = {
-        name: name if (name in there or name not in origins) and name not in found.values()
-        else None for name in names if name not in found
-    }  # fmt: skip
-    return {name: given for name, given in (found | added).items() if name != given}
-
-
-def of_another(
-    origins: Origins, there: Collection[str], asked: Collection[str]
-) -> dict[str, str | None]:
-    """The origins of a pack for a source like its own, which has other samples.
-
-    Where values of a field were added to the pack, those of the other source are as good.
-
-    Args:
-        origins: Of the pack.
-        there: Names of the fields of the pack.
-        asked: Names that the recipe asks for; what they give is what it gave before.
-    """
-    meant = set(there).difference(asked, origins.values())
-    return {name: given for name, given in origins.items() if given or name not in meant}
-
-
-def together(each: Sequence[Origins]) -> dict[str, str | None]:
+def shared(each: Sequence[Origins]) -> dict[str, str | None]:
     """The origins of several packs as one: what is not the same in all is in none."""
     names = {name: None for origins in each for name in origins}
     given = {name: {origins.get(name, name) for origins in each} for name in names}
@@ -102,10 +58,7 @@ def together(each: Sequence[Origins]) -> dict[str, str | None]:
 def taken(fields: Mapping[str, _T], origins: Origins, asked: Collection[str] = ()) -> dict[str, _T]:
     """The fields of a sample of the source, under the names that the pack has for them.
 
-    Args:
-        fields: Name in the source → field.
-        origins: Of the pack.
-        asked: Names in the pack that the user asks for, whatever became of them.
+    Fields of the names `asked` are taken as they are, whatever became of them.
     """
     names = {name: name if name in asked else origins.get(name, name) for name in fields}
     return {

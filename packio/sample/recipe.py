@@ -18,34 +18,20 @@ NO_ENCODING = {"encode": "keep"}
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How a pack was made: nothing that changes neither its bytes nor its set of samples.
+    """How a pack was made: nothing that changes neither its bytes nor its set of samples."""
 
-    Attributes:
-        source: Kind of the source: the name of a module of `packio.sources`.
-        reading: Options of the source: label columns, fields, the root of the keys. Without paths.
-        choice: Options of `packio.packing.plan.choosing.Choice`: include, exclude, dedupe, …
-        encoding: Options of `packio.packing.images.encode.Encoding`.
-        check: "header" or "decode": how each image was checked.
-        seekable: Whether JPEGs got restart markers.
-        seek_points: Whether the index says where the decoding of a JPEG may begin.
-        levels: Options of `packio.packing.images.levels.Levels`; None: nothing is said of levels.
-        writing: Options of the container's writer.
-        stats: How many images were measured; 0 for all of them, None for none.
-        is_mixed: Whether the pack was merged of packs with different recipes. No further sample can
-            then be made like the others.
-    """
-
-    source: str = ""
+    source: str = ""  # the name of a module of `packio.sources`
+    # Options of the source, without paths; of `plan.choosing.Choice`; of `images.encode.Encoding`.
     reading: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     choice: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     encoding: Mapping[str, Any] = dataclasses.field(default_factory=lambda: NO_ENCODING)
-    check: str = "header"
-    seekable: bool = False
-    writing: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    stats: int | None = None
-    seek_points: bool = True
-    is_mixed: bool = False
-    levels: Mapping[str, Any] | None = None
+    check: str = "header"  # or "decode": how each image was checked
+    seekable: bool = False  # JPEGs got restart markers
+    writing: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # options of the writer
+    stats: int | None = None  # how many images were measured; 0: all, None: none
+    seek_points: bool = True  # the index says where the decoding of a JPEG may begin
+    is_mixed: bool = False  # merged of packs of other recipes: how is a new sample to be made?
+    levels: Mapping[str, Any] | None = None  # options of `images.levels.Levels`; None: not said
 
     def as_json(self) -> dict[str, Any]:
         """A JSON object without the values that are the defaults."""

@@ -31,7 +31,7 @@ from ground import Ground
 
 import packio
 from packio import registry
-from packio.packing.plan import planning
+from packio.packing import sourcing
 
 _SHOWN = 5  # failures that the card lists
 
@@ -108,7 +108,7 @@ def _preload(suffix: str) -> None:
         importlib.import_module(name)
     for name in registry.names("sources"):
         registry.load("sources", name)
-    planning.format_of(Path(f"x{suffix}"), None)
+    sourcing.format_of(Path(f"x{suffix}"), None)
 
 
 _LIBRARIES = {

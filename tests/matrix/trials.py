@@ -130,10 +130,11 @@ class Trial:
         for is_known in (True, False):
             if not is_known:
                 shutil.rmtree(self.folder / "cache", ignore_errors=True)
-            said = json.loads(self.append(out, source, "--json").printed)
-            if said["added"] or said["changed"]:
+            added = json.loads(self.append(out, source, "--json").printed)["added"]
+            differ = json.loads(self.append(out, source, "--check", "--json").printed)["changed"]
+            if added or differ:
                 self.fail(
-                    f"appending the same adds {said['added']}, changed: {said['changed']}, with"
+                    f"appending the same adds {added}, changed: {differ}, with"
                     f"{'' if is_known else 'out'} a cache"
                 )
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from described import Sample
 
 Try = Callable[[Trial], None]
-LOCKED, EXISTS = 75, 73  # exit codes
+LOCKED, EXISTS, USAGE = 75, 73, 2  # exit codes
 
 
 class Verb(NamedTuple):

@@ -62,8 +62,9 @@ def test_coco_annotations_follow_a_resize(verb: str, tmp_path: pathlib.Path) -> 
                                 for a in data["annotations"]]  # fmt: skip
         source.write_text(json.dumps(data))
         (source.parent / "images" / "b.png").write_bytes(made.png(40, 20))
-        report = packio.append(out, source, root=str(tmp_path / "s/images"))
-        assert (report.added, report.changed) == (1, ())
+        root = str(tmp_path / "s/images")
+        assert packio.append(out, source, root=root, check=True).changed == ()
+        assert packio.append(out, source, root=root).added == 1
         sample = packio.open(out)[1]
     meta: Any = sample.meta
     assert (sample.width, sample.height) == (meta["width"], meta["height"]) == (20, 10)

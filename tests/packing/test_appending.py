@@ -9,10 +9,12 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 from typing import Any
 
 import numpy as np
 import pytest
+from made import png
 
 import packio
 from packio import registry
@@ -74,7 +76,7 @@ def test_new_samples_come_behind_the_old_ones(
     first = old[0].data
     report = packio.append(out, image_folder)
     now = packio.open(out)
-    assert report.added + report.unchanged == 25 == report.total == len(now)
+    assert report.added + report.known == 25 == report.total == len(now)
     assert now.classes[: len(classes)] == classes
     assert tuple(now.classes[len(classes) :]) == report.new_classes != ()
     assert [now.key(i) for i in range(len(old))] == [old.key(i) for i in range(len(old))]
@@ -85,7 +87,8 @@ def test_new_samples_come_behind_the_old_ones(
     assert packio.verify(out).ok
     assert old[0].data == first  # who has it open goes on reading
     again = packio.append(out, image_folder)
-    assert (again.added, again.unchanged, again.digest) == (0, 25, report.digest)
+    assert (again.added, again.known, again.digest) == (0, 25, report.digest)
+    assert packio.append(out, image_folder, check=True).changed == ()
     assert os.listdir(out.parent) == [out.name]
 
 
@@ -100,12 +103,16 @@ def test_changed_and_deleted_samples_are_listed_and_kept(
     names[0].write_bytes(names[1].read_bytes())
     names[2].unlink()
     shutil.copy(names[4], names[4].with_name("new.jpg"))
-    for _ in range(2):
+    differs, gone = (str(names[i].relative_to(source)) for i in (0, 2))
+    before = packio.open(out).digest
+    for total in (25, 26, 26):
+        report = packio.append(out, source, check=True)
+        assert (report.changed, report.deleted) == ((differs,), (gone,))
+        assert (report.added, report.total, report.digest) == (0, total, before)
         report = packio.append(out, source)
-        assert report.changed == (str(names[0].relative_to(source)),)
-        assert report.deleted == (str(names[2].relative_to(source)),)
-    assert packio.open(out).by_key(report.changed[0]).data == was
-    assert report.total == 26
+        assert (report.changed, report.deleted, report.total) == (None, (gone,), 26)
+        before = report.digest
+    assert packio.open(out).by_key(differs).data == was
 
 
 def test_a_bad_new_image_adds_nothing_or_is_left_out(
@@ -343,3 +350,72 @@ def test_appending_tells_what_the_patterns_of_the_pack_leave_out(tmp_path: pathl
     report = packio.append(tmp_path / "x.tar", Items(100))
     assert report.added == 0
     assert any("3 samples of the source are left out" in line for line in report.warnings)
+
+
+def _list(path: pathlib.Path, *names: str) -> pathlib.Path:
+    """A table of images; those that are not there are made, each with other pixels."""
+    for name in names:
+        image = path.parent / name
+        image.parent.mkdir(parents=True, exist_ok=True)
+        if not image.exists():
+            image.write_bytes(png(5, 4, 10))
+    path.write_text("path,label\n" + "".join(f"{name},{i % 2}\n" for i, name in enumerate(names)))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        (["a.png", "b.png"], ["a.png", "b.png", "../other/c.png"], "'data/a.png' is 'a.png'"),
+        (["a.png", "b.png", "../c.png"], ["a.png", "b.png", "d.png"], "'a.png' is 'data/a.png'"),
+    ],
+    ids=["deeper", "shorter"],
+)
+def test_keys_that_are_relative_to_another_folder_are_refused(
+    before: list[str], now: list[str], said: str, tmp_path: pathlib.Path
+) -> None:
+    source, out = tmp_path / "data" / "list.csv", tmp_path / "x.tar"
+    source.parent.mkdir()
+    digest = packio.pack(_list(source, *before), out, shards=2).digest
+    _list(source, *now)
+    for check in (True, False):
+        with pytest.raises(OptionError, match=f"{said} there, .*--root") as error:
+            packio.append(out, source, check=check)
+    assert packio.open(out).digest == digest
+    assert "new samples alone" in str(error.value)
+    assert packio.append(out, _list(source, now[-1])).added == 1
+
+
+def test_an_archive_whose_images_share_no_folder_any_more_is_refused(
+    tmp_path: pathlib.Path,
+) -> None:
+    out = tmp_path / "x.tar"
+    names = ["top/a/0.png", "top/b/1.png", "beside/c/2.png"]
+    _list(tmp_path / "list.csv", *names)
+    for count in (2, 3):
+        with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+            for name in names[:count]:
+                archive.write(tmp_path / name, name)
+        if count == 2:
+            packio.pack(tmp_path / "x.zip", out, shards=2)
+    with pytest.raises(OptionError, match=r"'top/a/0\.png' is 'a/0\.png' there.*--folder"):
+        packio.append(out, tmp_path / "x.zip")
+
+
+def test_other_files_under_such_names_are_new(tmp_path: pathlib.Path) -> None:
+    one, two, out = tmp_path / "one/list.csv", tmp_path / "two/list.csv", tmp_path / "x.tar"
+    one.parent.mkdir()
+    two.parent.mkdir()
+    packio.pack(_list(one, "a.png", "b.png"), out, shards=2)
+    report = packio.append(out, _list(two, "more/a.png", "more/b.png"))
+    assert (report.added, report.deleted) == (2, ("a.png", "b.png"))
+
+
+def test_a_file_that_was_moved_is_a_new_sample(tmp_path: pathlib.Path) -> None:
+    out = tmp_path / "x.tar"
+    source = _list(tmp_path / "list.csv", "a.png", "b.png", "c.png")
+    packio.pack(source, out, shards=2)
+    (tmp_path / "more").mkdir()
+    (tmp_path / "c.png").rename(tmp_path / "more/c.png")
+    report = packio.append(out, _list(source, "a.png", "b.png", "more/c.png"))
+    assert (report.added, report.known, report.deleted) == (1, 2, ("c.png",))

@@ -79,13 +79,13 @@ def test_choices_that_cannot_be_are_refused(options: dict[str, object]) -> None:
 
 
 def test_a_pattern_may_be_given_without_a_list() -> None:
-    assert Choice.made({"include": "1/*"}) == Choice(include=("1/*",))
+    assert Choice.from_options({"include": "1/*"}) == Choice(include=("1/*",))
 
 
 @pytest.mark.parametrize("split", ["train=0.5", ["train"], [("train", "half")], 1.0, {"a": None}])
 def test_splits_that_are_no_shares_are_refused(split: object) -> None:
     with pytest.raises(OptionError, match="expected names and shares"):
-        Choice.made({"split": split})
+        Choice.from_options({"split": split})
 
 
 @pytest.mark.parametrize(

@@ -317,8 +317,9 @@ def test_append_sees_other_files_under_old_names(
     other.rename(source)
     then = (out / "index.packio").stat().st_mtime + 3600
     os.utime(out / "index.packio", (then, then))  # all files are older than the pack
-    report = packio.append(out, source)
-    assert (report.added, report.unchanged, len(report.changed)) == (0, 1, 39)
+    report = packio.append(out, source, check=True)
+    assert report.changed is not None
+    assert (report.added, report.known, len(report.changed)) == (0, 40, 39)
 
 
 def test_append_sees_changed_annotations(tmp_path: pathlib.Path) -> None:
@@ -333,20 +334,20 @@ def test_append_sees_changed_annotations(tmp_path: pathlib.Path) -> None:
 
     out = tmp_path / "x.tar"
     packio.pack(samples(), out, shards=2)
-    assert packio.append(out, samples()).changed == ()
+    assert packio.append(out, samples(), check=True).changed == ()
     moved = np.array([[0, 0, 1, 2]], np.float32)
     changes: list[dict[str, Any]] = [
         {"label": 1}, {"meta": {"a": 2}}, {"boxes": moved}, {"box_labels": np.array([0])}
     ]  # fmt: skip
     for changed in changes:
-        assert packio.append(out, samples(**changed)).changed == ("a.png",)
+        assert packio.append(out, samples(**changed), check=True).changed == ("a.png",)
 
 
 def test_unchanged_files_are_not_read_again(
     source: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr("packio.packing.plan.seen._SETTLED", -(10**12))
+    monkeypatch.setattr("packio.packing.run.stat_cache._SETTLED", -(10**12))
     out, read = tmp_path / "x.tar", list[int]()
     packio.pack(source, out, shards=2)
     real = reading.read_ahead
@@ -355,13 +356,13 @@ def test_unchanged_files_are_not_read_again(
         read.append(len(part.keys))
         return real(part, *arguments, **options)
 
-    monkeypatch.setattr("packio.packing.plan.contents.read_ahead", counted)
+    monkeypatch.setattr("packio.packing.run.sameness.read_ahead", counted)
     assert packio.pack(source, out, shards=2).up_to_date
-    assert packio.append(out, source).unchanged == 40
+    assert packio.append(out, source).known == 40
     _more(source, 1)
     packio.append(out, source)
     packio.append(out, source)
-    assert read == [0, 0, 0, 0]
+    assert read == [0]
 
 
 def test_statistics_never_cost_the_pack(tmp_path: pathlib.Path) -> None:

@@ -17,7 +17,7 @@ from PIL import Image
 import packio
 from packio import registry
 from packio.errors import BadImagesError, OptionError, SourceError
-from packio.packing.plan.planning import source_of
+from packio.packing.sourcing import source_of
 from packio.sources import Context, Listing, listed
 
 pa = pytest.importorskip("pyarrow")
@@ -196,7 +196,7 @@ def test_a_folder_with_metadata_is_read_as_hugging_face_reads_it(tmp_path: pathl
     assert [(s.key, s.meta) for s in found] == [
         ("2.jpg", {"text": "two cats"}), ("1.jpg", {"text": "a dog"}),
     ]  # fmt: skip
-    assert packio.append(tmp_path / "o.lmdb", root).unchanged == 2
+    assert packio.append(tmp_path / "o.lmdb", root).known == 2
 
 
 def test_metadata_of_objects_gives_boxes(tmp_path: pathlib.Path) -> None:

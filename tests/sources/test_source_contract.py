@@ -449,11 +449,15 @@ def test_choices_and_appending_work_for_every_source(
     assert sorted(packed(2, shuffle=7)) == sorted(keys)
     assert packed(3, dedupe="drop") == [key for i, key in enumerate(keys) if i != 3]
     report = packio.append(tmp_path / "0.lmdb", case.what, source_kind=name, **case.options)
-    assert (report.added, report.unchanged) == (0, 3)  # the recipe's limit holds
+    assert (report.added, report.known) == (0, 3)  # the recipe's limit holds
     assert len(packed(4, include=["*2*"], shard_size=1 << 20)) < len(keys)
     packed(5, shard_size=1 << 20)
+    checked = packio.append(
+        tmp_path / "5.lmdb", case.what, source_kind=name, check=True, **case.options
+    )
+    assert checked.changed == ()
     report = packio.append(tmp_path / "5.lmdb", case.what, source_kind=name, **case.options)
-    assert (report.added, report.unchanged) == (0, len(keys))
+    assert (report.added, report.known) == (0, len(keys))
 
 
 def test_an_archive_can_be_packed(tmp_path: pathlib.Path) -> None:

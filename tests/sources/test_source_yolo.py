@@ -17,7 +17,7 @@ from PIL import Image
 import packio
 from packio import registry
 from packio.errors import BadImagesError, MissingPackageError, SourceError
-from packio.packing.plan.planning import source_of
+from packio.packing.sourcing import source_of
 from packio.sources import Context, Listing, listed
 
 if TYPE_CHECKING:

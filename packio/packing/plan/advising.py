@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -33,59 +34,36 @@ CANDIDATES = (
 
 
 class Advice(NamedTuple):
-    """How large and how fast all images would be in one encoding, estimated from some images.
+    """How large and how fast all images would be in one encoding, estimated from some images."""
 
-    Attributes:
-        options: Options of the encoding, as the plan has them.
-        bytes: Bytes of all images.
-        images_per_second: Whole images that one core decodes in a second.
-        pack_seconds: Seconds that one core needs to encode all images.
-        refused: Number of images looked at that cannot be encoded so.
-    """
-
-    options: dict[str, object]
-    bytes: int
-    images_per_second: float
-    pack_seconds: float
-    refused: int
+    options: dict[str, object]  # of the encoding
+    bytes: int  # of all images
+    images_per_second: float  # whole images that one core decodes
+    pack_seconds: float  # that one core needs to encode all images
+    refused: int  # of the images looked at: they cannot be encoded so
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DryRun:
-    """What packing would do.
+    """What packing would do."""
 
-    Attributes:
-        kind: Name of the source's module.
-        found: Number of samples.
-        classes: Names of the classes.
-        class_counts: Number of samples of each class; empty without int labels.
-        labels: "none", "class", "number", or "vector of k".
-        shards: Number of shards.
-        source_bytes: Bytes of all samples whose size is known.
-        problems: (key, reason) of paths that cannot be listed, and of bad images looked at.
-        warnings: One line each, as which columns were guessed.
-        looked_at: Number of images that were looked at.
-        advice: An estimate for each encoding.
-        levels: What levels cost and bring; None if the plan has none.
-    """
-
-    kind: str
-    found: int
+    kind: str  # name of the source's module
+    found: int  # samples
     classes: tuple[str, ...]
-    class_counts: tuple[int, ...]
-    labels: str
+    class_counts: tuple[int, ...]  # empty without int labels
+    labels: str  # "none", "class", "number", or "vector of k"
     shards: int
-    source_bytes: int
-    problems: tuple[tuple[str, str], ...]
+    source_bytes: int  # of all samples whose size is known
+    problems: tuple[tuple[str, str], ...]  # (key, reason): not listed, or bad of those looked at
     warnings: tuple[str, ...]
-    looked_at: int
+    looked_at: int  # images
     advice: tuple[Advice, ...]
-    levels: LevelsAdvice | None = None
+    levels: LevelsAdvice | None = None  # None if the plan has none
 
 
 def dry_run(plan: Plan, candidates: Sequence[Encoding] = CANDIDATES) -> DryRun:
     """Look at a plan and at some of its images, drawn at random; write nothing."""
-    listing, treatment = plan.listing, Treatment.of(plan.own)
+    listing, treatment = plan.listing, plan.treatment
     drawn = np.random.default_rng(0).permutation(len(listing.keys))[:_SAMPLE]
     with listing.opened() as read:
         reads = [read_one(listing, read, i, treatment) for i in np.sort(drawn).tolist()]
@@ -149,23 +127,13 @@ def _advice(reads: Sequence[Read], encoding: Encoding, sizes: Sequence[int]) -> 
 
 
 def _decoded_per_second(encoded: Sequence[Field]) -> float:
-    decoder = Decoder()
-
-    def once() -> int:
-        good = 0
+    decoder, best = Decoder(), 0.0
+    for _ in range(_ROUNDS):
+        good, began = 0, time.perf_counter()
         for image in encoded:
             assert image.facts is not None  # noqa: S101 (it has been encoded)
-            try:
+            with suppress(DecodeError):
                 decoder(image.data, image.facts)
                 good += 1
-            except DecodeError:
-                continue
-        return good
-
-    return max((_rate(once) for _ in range(_ROUNDS)), default=0.0)
-
-
-def _rate(work: Callable[[], int]) -> float:
-    began = time.perf_counter()
-    count = work()
-    return count / max(time.perf_counter() - began, 1e-9)
+        best = max(best, good / max(time.perf_counter() - began, 1e-9))
+    return best

@@ -70,7 +70,7 @@ class Choice:
             )
 
     @staticmethod
-    def made(options: Mapping[str, Any]) -> Choice:
+    def from_options(options: Mapping[str, Any]) -> Choice:
         """Make a choice of options as a user or a recipe gives them."""
         found: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v
                                  for n, v in options.items()}  # fmt: skip
@@ -94,22 +94,13 @@ class Choice:
 
     def of(self, listing: Listing) -> Listing:
         """The listing of the chosen samples."""
-        found = len(listing.keys)
-        listing = self._matching(listing)
-        if self.dedupe is not None:
-            listing = duplicates.deduplicated(listing, drop=self.dedupe != "report")
-        if self.dedupe == "near":
-            listing = duplicates.without_near(listing)
-        if self.shuffle is not None:
-            listing = listing.take(_order(listing.keys, self.shuffle))
-        if self.limit is not None:
-            listing = _first(listing, self.limit)
-        if found and not listing.keys:
+        chosen = self._first(self._distinct(self._matching(listing)))
+        if listing.keys and not chosen.keys:
             raise SourceError(
-                f"{listing.root or 'the source'}: none of {found} samples is chosen by "
+                f"{listing.root or 'the source'}: none of {len(listing.keys)} samples is chosen by "
                 f"include={list(self.include)}, exclude={list(self.exclude)}"
             )
-        return _with_splits(listing, self.split, self.seed) if self.split else listing
+        return _with_splits(chosen, self.split, self.seed) if self.split else chosen
 
     def of_new(self, listing: Listing, known: Collection[bytes]) -> Listing:
         """The samples that appending takes, of a listing that has grown.
@@ -122,32 +113,32 @@ class Choice:
         found = len(listing.keys)
         listing = self._matching(listing)
         if left := found - len(listing.keys):
-            warning = (
-                f"{left:,} samples of the source are left out: the pack was made with "
-                f"include={list(self.include)}, exclude={list(self.exclude)}"
-            )
-            listing = dataclasses.replace(listing, warnings=[*listing.warnings, warning])
+            listing = _warned(
+                listing, f"{left:,} samples of the source are left out: the pack was made with "
+                f"include={list(self.include)}, exclude={list(self.exclude)}",
+            )  # fmt: skip
         old_first = sorted(range(len(listing.keys)), key=lambda i: listing.keys[i] not in known)
-        listing = listing.take(old_first)  # of samples with the same bytes the first stays
-        if self.dedupe is not None:
-            listing = duplicates.deduplicated(listing, drop=self.dedupe != "report")
-        if self.dedupe == "near":
-            listing = duplicates.without_near(listing)
+        listing = self._distinct(listing.take(old_first))  # of equal samples the first stays
         new = [i for i, key in enumerate(listing.keys) if key not in known]
         there = len(listing.keys) - len(new)
-        listing = listing.take(new)
+        listing = self._first(listing.take(new), there)
+        if left := len(new) - len(listing.keys):
+            listing = _warned(
+                listing, f"{left:,} new samples are left out: the pack was made with "
+                f"limit={self.limit}, and {there:,} samples of the source are in it",
+            )  # fmt: skip
+        return self._with_drawn_splits(listing) if self.split else listing
+
+    def _distinct(self, listing: Listing) -> Listing:
+        if self.dedupe is not None:
+            listing = duplicates.deduplicated(listing, drop=self.dedupe != "report")
+        return duplicates.without_near(listing) if self.dedupe == "near" else listing
+
+    def _first(self, listing: Listing, there: int = 0) -> Listing:
+        """The samples in their order, up to the limit, of which some are there already."""
         if self.shuffle is not None:
             listing = listing.take(_order(listing.keys, self.shuffle))
-        if self.limit is not None:
-            room = max(self.limit - there, 0)
-            listing = _first(listing, room)
-            if left := max(len(new) - room, 0):
-                warning = (
-                    f"{left:,} new samples are left out: the pack was made with "
-                    f"limit={self.limit}, and {there:,} samples of the source are in it"
-                )
-                listing = dataclasses.replace(listing, warnings=[*listing.warnings, warning])
-        return self._with_drawn_splits(listing) if self.split else listing
+        return listing if self.limit is None else _first(listing, max(self.limit - there, 0))
 
     def _with_drawn_splits(self, listing: Listing) -> Listing:
         edges = np.cumsum([share for _, share in self.split])
@@ -190,14 +181,17 @@ def _first(listing: Listing, limit: int) -> Listing:
     """The first samples of a listing. If there are enough, what cannot be listed is not missed."""
     if limit > len(listing.keys):
         return listing
-    warnings = [*listing.warnings]
     if listing.unlisted:
         shown = ", ".join(ascii(os.fsdecode(key)) for key, _ in listing.unlisted[:_SHOWN])
-        number = len(listing.unlisted)
-        warnings.append(
-            f"cannot be listed, and not missed, as limit={limit} is reached: {number}, as {shown}"
-        )
-    return dataclasses.replace(listing.take(range(limit)), unlisted=[], warnings=warnings)
+        listing = _warned(
+            listing, "cannot be listed, and not missed, as "
+            f"limit={limit} is reached: {len(listing.unlisted)}, as {shown}",
+        )  # fmt: skip
+    return dataclasses.replace(listing.take(range(limit)), unlisted=[])
+
+
+def _warned(listing: Listing, warning: str) -> Listing:
+    return dataclasses.replace(listing, warnings=[*listing.warnings, warning])
 
 
 def _drawn(key: bytes, seed: int) -> bytes:

@@ -1,4 +1,4 @@
-"""How a source differs from a pack that was made of it: new, changed and deleted samples."""
+"""How a source differs from a pack that it shall join: by keys, and by contents if asked."""
 
 from __future__ import annotations
 
@@ -6,59 +6,123 @@ import dataclasses
 import functools
 import os
 import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from packio.errors import OptionError
-from packio.packing.plan import contents, same_keys, seen
 from packio.packing.plan.choosing import Choice
-from packio.packing.plan.relabelled import relabelled
+from packio.packing.run import sameness
 from packio.packing.run.reading import Treatment
 from packio.packs import opening
 from packio.sample.recipe import Recipe
-from packio.sample.relabelling import all_classes
+from packio.sample.record import Field, Record
+from packio.sample.relabelling import Relabelling, all_classes
 from packio.sources import Listing
+
+_PROBES = 8  # samples whose bytes are compared, to tell whether they have other keys now
 
 
 class Growth(NamedTuple):
-    """How a source differs from a pack.
+    """How a source differs from a pack."""
 
-    Attributes:
-        new: Samples to add, with labels and splits as the pack will count them.
-        known: Number of samples of the source that the pack has.
-        changed: Keys of samples whose bytes or annotations differ from the pack's, sorted.
-        deleted: Keys of samples that the source has no more, sorted.
-        new_classes: Class names that the pack does not have yet.
-        split_names: Names of the splits that the pack will have.
-    """
-
-    new: Listing
-    known: int
-    changed: list[str]
-    deleted: list[str]
+    new: Listing  # samples to add, with labels and splits as the pack will count them
+    there: Listing  # samples of the source whose keys the pack has
+    rows: list[int]  # of these samples in the pack
+    gone: list[bytes]  # keys of the pack that the source does not have, sorted
     new_classes: list[str]
-    split_names: list[str]
+    split_names: list[str]  # of all splits that the pack will have
 
 
-def compared(pack: opening.Pack, listing: Listing, recipe: Recipe) -> Growth:
-    """Compare a source with a pack: by keys, then by bytes and annotations of keys in both."""
+def find_growth(
+    pack: opening.Pack, listing: Listing, recipe: Recipe, roots: Sequence[str]
+) -> Growth:
+    """Compare the keys of a source with those of a pack.
+
+    Args:
+        pack: The pack.
+        listing: All samples of the source, with the names of fields of the pack.
+        recipe: Of the pack; it chooses among the new samples.
+        roots: Options of the source that say which folder keys are relative to.
+    """
     _check_labels(pack, listing)
     classes = all_classes([pack.classes, listing.classes])
-    listing = relabelled(listing, classes, str(listing.root or "the source"))
-    keys = {*pack.index_file.every_key()}
-    changed_of = functools.partial(
-        contents.changed, index=pack.index_file, known=seen.load(pack.digest, len(pack)),
-        treatment=Treatment.of(recipe),
-    )  # fmt: skip
-    listing = same_keys.aligned(listing, keys, functools.partial(changed_of, labels=False))
-    common = listing.take([i for i, key in enumerate(listing.keys) if key in keys])
-    new, split_names = _with_splits_of(pack, Choice.made(recipe.choice).of_new(listing, keys))
+    listing = _relabelled(listing, classes)
+    row_of = {key: row for row, key in enumerate(pack.index_file.every_key())}
+    there = [i for i, key in enumerate(listing.keys) if key in row_of]
+    gone = sorted(row_of.keys() - set(listing.keys))
+    if len(there) < len(listing.keys):
+        _check_root(pack, listing, row_of, gone, recipe, roots)
+    new, split_names = _with_splits_of(
+        pack, Choice.from_options(recipe.choice).of_new(listing, row_of)
+    )
     return Growth(
-        new, len(common.keys), sorted(map(os.fsdecode, changed_of(common))),
-        sorted(map(os.fsdecode, keys - set(listing.keys))), classes[len(pack.classes) :],
-        split_names,
+        new, listing.take(there), [row_of[listing.keys[i]] for i in there], gone,
+        classes[len(pack.classes) :], split_names,
     )  # fmt: skip
+
+
+def changed_keys(pack: opening.Pack, growth: Growth, recipe: Recipe) -> list[str]:
+    """Keys of samples whose bytes or annotations are not those in the pack, sorted."""
+    positions = sameness.find_differing(
+        growth.there, growth.rows, pack.index_file, Treatment.of(recipe)
+    )
+    return sorted(os.fsdecode(growth.there.keys[i]) for i in positions)
+
+
+def _check_root(
+    pack: opening.Pack, listing: Listing, row_of: Mapping[bytes, int], gone: Sequence[bytes],
+    recipe: Recipe, roots: Sequence[str],
+) -> None:  # fmt: skip
+    """Refuse a source whose keys are relative to another folder: all would be added again.
+
+    Many sources make keys relative to the folder that all their paths share. One path outside that
+    folder renames all keys, as ``a.png`` to ``data/a.png``; without that path they go back.
+    """
+    new = {key: i for i, key in enumerate(listing.keys) if key not in row_of}
+    lost = set(gone)
+    moved = {i: end for key, i in new.items() for end in _ends(key) if end in lost}
+    moved |= {new[end]: key for key in gone for end in _ends(key) if end in new}
+    if len(moved) <= len(listing.keys) - len(new):  # some files were moved
+        return
+    some = list(moved)[:: max(1, len(moved) // _PROBES)][:_PROBES]
+    other = sameness.find_differing(
+        listing.take(some), [row_of[moved[i]] for i in some], pack.index_file,
+        Treatment.of(recipe), labels=False,
+    )  # fmt: skip
+    if 2 * len(list(other)) > len(some):
+        return
+    now, then = (os.fsdecode(key) for key in (listing.keys[some[0]], moved[some[0]]))
+    say = "".join(f"say which by --{name}, or " for name in roots)
+    raise OptionError(
+        f"{listing.root or 'the source'}: keys are relative to another folder than those of the "
+        f"pack: {now!a} is {then!a} there, and would be added again; {say}append a source that has "
+        "the new samples alone"
+    )
+
+
+def _ends(key: bytes) -> Iterable[bytes]:
+    """The key without all its folders, and with more and more of them, but the first."""
+    parts = key.split(b"/")
+    return (b"/".join(parts[first:]) for first in range(len(parts) - 1, 0, -1))
+
+
+def _relabelled(listing: Listing, classes: Sequence[str]) -> Listing:
+    """Move the labels and the box labels of a listing to another list of classes, by name."""
+    move = Relabelling(listing.classes, list(classes), str(listing.root or "the source"))
+    if not move.changes:
+        return listing
+    labels = listing.labels
+    if labels is not None:
+        found = move.labels(np.asarray(labels))
+        labels = found.tolist() if found.ndim == 1 else found
+    moved = listing.changed(functools.partial(_moved, move))
+    return dataclasses.replace(moved, labels=labels, classes=list(classes))
+
+
+def _moved(move: Relabelling, record: Record[Field]) -> Record[Field]:
+    return move.record(dataclasses.replace(record, label=None))
 
 
 def _check_labels(pack: opening.Pack, listing: Listing) -> None:

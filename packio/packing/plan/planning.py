@@ -5,70 +5,41 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
+import os
 import pickle
 import struct
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from packio import registry
-from packio.errors import OptionError, SourceError
+from packio.errors import OutputError
 from packio.index.indexfile import canonical_json
-from packio.index.metadata import origins_of
-from packio.packs import pixel_statistics
-from packio.sample import origins
-from packio.sample.origins import Origins
-from packio.sample.recipe import NO_ENCODING, Recipe, merged, new_names
-from packio.sources import Listing, Source
+from packio.packing.images.encode import Encoding
+from packio.packing.run.reading import Treatment
+from packio.sample.recipe import Recipe, merged
+from packio.sources import Listing
 from packio.sources._packs import PackListing
 from packio.system import processors
 
+_FILES_A_SHARD = 16  # at most, but for arrays of many chunks
 _WORTH_PROCESSES = 64 << 20  # bytes; a process starts in about the time that they take to pack
 
 
 @dataclasses.dataclass(frozen=True)
-class Carried:
-    """What a pack takes over from the packs that it is made of.
-
-    Attributes:
-        recipe: Recipe of those packs; None if the source is no pack.
-        skipped: Number of samples that those packs left out.
-        statistics: Statistics of their pixels, if the new pack has the same pixels.
-        versions: Versions of the libraries that encoded their images.
-        origins: What became of the fields of their source; see `packio.sample.origins`.
-    """
-
-    recipe: Recipe | None = None
-    skipped: int = 0
-    statistics: dict[str, Any] | None = None
-    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    origins: Origins = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True)
 class Plan:
-    """What is packed, and how.
-
-    Attributes:
-        listing: The samples, in order.
-        format: Name of the container's format.
-        own: The recipe of this run.
-        carried: What the pack takes over from packs that it is made of.
-        shards: Positions in the listing that each shard takes; one range for a single file.
-        is_sharded: Whether the pack is a folder of shards, even of one shard.
-        digest: Hexadecimal SHA-256 of all of the above: keys, sizes and labels, but no times and no
-            absolute paths.
-    """
+    """What is packed, and how."""
 
     listing: Listing
     format: str
-    own: Recipe
-    carried: Carried
-    shards: tuple[range, ...]
-    is_sharded: bool
-    digest: str
+    own: Recipe  # of this run
+    treatment: Treatment  # as the recipe of this run says
+    before: Recipe | None  # of the packs that it is made of
+    left_out: int  # samples that are not in the pack by choice, or not in those packs
+    shards: tuple[range, ...]  # positions in the listing
+    is_sharded: bool  # a folder of shards, even of one shard
+    digest: str  # of all above: keys, sizes and labels, but no times and no absolute paths
 
     @property
     def total_bytes(self) -> int:
@@ -78,8 +49,7 @@ class Plan:
     @property
     def recipe(self) -> Recipe:
         """The recipe of the pack: the recipe of the packs it is made of, then this run's."""
-        before = self.carried.recipe
-        return self.own if before is None else before.followed_by(self.own)
+        return self.own if self.before is None else self.before.followed_by(self.own)
 
 
 def make(
@@ -90,7 +60,8 @@ def make(
     shards: int = 1,
     shard_size: int | None = None,
 ) -> Plan:
-    """Make the plan of a listing."""
+    """Make the plan of a listing; refuse values of the recipe that make no sense."""
+    treatment = Treatment.of(recipe)
     ranges = _ranges(listing.sizes, shards, shard_size)
     digest = hashlib.sha256()
     sharded = shards != 1 or shard_size is not None
@@ -109,24 +80,13 @@ def make(
         digest.update(np.asarray(listing.splits, np.uint8).tobytes())
     for key, _ in listing.unlisted:
         digest.update(b"unlisted" + key)
-    carried = _carried(listing, recipe)
-    return Plan(listing, format_name, recipe, carried, ranges, sharded, digest.hexdigest())
-
-
-def _carried(listing: Listing, recipe: Recipe) -> Carried:
-    if not isinstance(listing, PackListing):
-        return Carried()
-    found = [pack.metadata for pack in listing.packs]
-    versions = {n: v for m in reversed(found) for n, v in m.get("versions", {}).items()}
-    whole = len(listing.keys) == sum(map(len, listing.packs))
-    same_pixels = whole and recipe.encoding == NO_ENCODING
-    return Carried(
-        merged([Recipe.of(m) for m in found]),
-        sum(m["counts"]["skipped"] for m in found if not m.get("left_out")),  # those are listed
-        pixel_statistics.joined(listing.packs) if same_pixels else None,
-        {name: version for name, version in versions.items() if name != "packio"},
-        origins.together([origins.renamed(origins_of(m), new_names(recipe)) for m in found]),
-    )
+    packs = [p.metadata for p in listing.packs] if isinstance(listing, PackListing) else []
+    elsewhere = sum(m["counts"]["skipped"] for m in packs if not m.get("left_out"))  # it lists them
+    return Plan(
+        listing, format_name, recipe, treatment,
+        merged([Recipe.of(metadata) for metadata in packs]) if packs else None,
+        len(listing.dropped) + elsewhere, ranges, sharded, digest.hexdigest(),
+    )  # fmt: skip
 
 
 def _ranges(sizes: list[int], shards: int, shard_size: int | None) -> tuple[range, ...]:
@@ -145,34 +105,30 @@ def _ranges(sizes: list[int], shards: int, shard_size: int | None) -> tuple[rang
     return tuple(range(a, b) for a, b in itertools.pairwise(edges) if b > a) or (range(0),)
 
 
-def source_of(source: Any, name: str | None = None) -> Source:
-    """Find the source that lists a path or an object, by its name or by asking each source."""
-    if name is not None:
-        named: Source = registry.load("sources", name)
-        return named
-    every: list[Source] = sorted(
-        registry.load_all("sources").values(), key=lambda found: found.priority
-    )
-    if not isinstance(source, (str, Path)):
-        for found in every:
-            if found.accepts(source):
-                return found
-        raise SourceError(
-            f"a {type(source).__name__}: expected a path, samples, or a dataset with a length"
-        )
-    for found in every:
-        if found.recognise(Path(source)):
-            return found
+def check_space(plan: Plan, out: Path, shards: Sequence[int]) -> None:
+    """Refuse to write shards if the disk has too few free bytes or inodes.
+
+    Bytes are not counted if images are encoded anew, as their new size is not known.
+    """
     try:
-        Path(source).stat()
-        what = "not a folder"
-    except (OSError, ValueError) as error:  # ValueError: NUL in the path
-        what = getattr(error, "strerror", None) or str(error)
-    raise SourceError(
-        f"{source}: {what}; expected a folder of class folders of images, as cats/1.jpg, "
-        "dogs/2.jpg, a list of images (.csv, .jsonl), a COCO file (.json with images and "
-        "annotations), an archive or a pack"
-    )
+        disk = os.statvfs(out.parent)
+    except OSError:  # the folder is missing; making the workshop will say so
+        return
+    free, needed, sizes = disk.f_bavail * disk.f_frsize, 0, plan.listing.sizes
+    if plan.treatment.encoding == Encoding() and shards:
+        each = [sum(s for i in plan.shards[n] if (s := sizes[i]) > 0) for n in shards]
+        spooled = registry.load("formats", plan.format).caps.spooled
+        needed = sum(each) + (max(each) if spooled else 0)
+    if needed > free:
+        raise OutputError(
+            f"{out}: needs at least {needed:,} bytes, {free:,} are free; make room first"
+        )
+    inodes = len(shards) * _FILES_A_SHARD
+    if disk.f_files and inodes > disk.f_favail:
+        raise OutputError(
+            f"{out}: may need {inodes:,} files, {disk.f_favail:,} more can be made; "
+            "make fewer shards, or remove files first"
+        )
 
 
 def workers(plan: Plan, wanted: int | None) -> int:
@@ -191,19 +147,3 @@ def _portable(listing: Listing) -> bool:
     except Exception:  # noqa: BLE001 (whatever its pickling does)
         return False
     return b"__main__" not in sent
-
-
-def format_of(out: Path, name: str | None) -> str:
-    """Name of the format of an output: the name given, or by the output's suffix."""
-    if name is not None:
-        registry.load("formats", name)
-        return name
-    modules = registry.load_all("formats")
-    suffixes = {s: n for n, m in modules.items() for s in m.caps.suffixes if m.caps.writes}
-    try:
-        return suffixes[out.suffix.lower()]
-    except KeyError:
-        raise OptionError(
-            f"{out}: the suffix {out.suffix!r} names no format; use one of "
-            f"{', '.join(sorted(suffixes))}, or say --format"
-        ) from None

@@ -9,14 +9,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from packio import registry
 from packio.errors import OptionError
 from packio.index import columns as made
 from packio.index import indexfile
 from packio.index.pieces import Content
-from packio.packing.plan import seen
 from packio.packing.plan.growth import Growth
 from packio.packing.publish import assembly
 from packio.packs import opening
@@ -65,12 +62,11 @@ def add(
     skipped = len(assembly.skipped(shards)) + len(growth.new.unlisted)
     built.mkdir(exist_ok=True)
     whole = _whole_sidecars(pack)
-    columns, identities = _columns(pack, full, growth, whole, built)
+    columns = _columns(pack, full, growth, whole, built)
     index = built / indexfile.INDEX_NAME
     digest = indexfile.write(index, columns, _metadata(pack, full, growth, skipped))
     with locks.changing(index):  # before others see it
         _publish(built, out, whole)
-    seen.save(digest, identities)
     deep = assembly.deep_pixels([shard.column("image/dtype").array() for _, shard in full])
     warnings = [*deep, *assembly.told(shards)]
     return Added(sum(s.metadata["samples"] for _, s in full), skipped, digest, warnings)
@@ -124,24 +120,21 @@ def _belongs(file: str, shard: str) -> bool:
 def _columns(
     pack: opening.Pack, full: Sequence[tuple[str, indexfile.Index]], growth: Growth,
     whole: set[str], built: Path,
-) -> tuple[dict[str, Content], np.ndarray]:  # fmt: skip
-    """Columns of the new index, and the identities of all source files."""
+) -> dict[str, Content]:  # fmt: skip
+    """Columns of the new index."""
     old = assembly.columns_of(pack.index_file)
     data = assembly.data_files(old)
     paths = [name for name, _, _ in pack.index_file.files()]
     old |= made.chosen_files(old, [i for i, path in enumerate(paths) if path not in whole])
     classes = [*pack.classes, *growth.new_classes]
     old = Relabelling(pack.classes, classes, str(pack.path)).columns(old)
-    new, identities = assembly.without_identities([assembly.columns_of(s) for _, s in full])
+    new, _ = assembly.without_identities([assembly.columns_of(s) for _, s in full])
     tables = assembly.alike([old, *new], str(pack.path))
     columns = made.joined(tables, [data, *(s.metadata["files"] for _, s in full)])
-    known = seen.load(pack.digest, len(pack))
-    if identities is not None:
-        known = np.concatenate([known, identities])
     container = registry.load("formats", pack.metadata["format"])
     with _linked_beside(pack, built, whole):  # the format looks at all shards in one folder
         names = [*_shards(pack), *(name for name, _ in full)]
-        return assembly.with_sidecars(columns, container, built, names), known
+        return assembly.with_sidecars(columns, container, built, names)
 
 
 @contextlib.contextmanager

@@ -17,15 +17,17 @@ from packio.index import columns as made
 from packio.index import indexfile, raw_blocks
 from packio.index.columns import RAGGED
 from packio.index.indexfile import Index
+from packio.index.metadata import origins_of
 from packio.index.pieces import Content
 from packio.packing.images import encode
 from packio.packing.images.levels import Levels
-from packio.packing.plan import seen
 from packio.packing.plan.planning import Plan
 from packio.packing.report import Skip
+from packio.packing.run import stat_cache
 from packio.packs import opening, pixel_statistics
-from packio.sample import levels
-from packio.sample.recipe import Recipe
+from packio.sample import levels, origins
+from packio.sample.recipe import NO_ENCODING, Recipe, new_names
+from packio.sources._packs import PackListing
 
 Table = dict[str, np.ndarray]  # name of a column of an index → the column
 
@@ -42,7 +44,7 @@ class Assembled(NamedTuple):
         digest: Digest of the pack.
         size: Bytes of all files.
         warnings: One line each.
-        identities: Identities of the source's files, see `packio.packing.plan.seen`; or None.
+        identities: Identities of the source's files, see `packio.packing.run.stat_cache`; or None.
     """
 
     files: list[str]
@@ -162,8 +164,8 @@ def columns_of(index: Index) -> Table:
 
 def without_identities(tables: Sequence[Table]) -> tuple[list[Table], np.ndarray | None]:
     """Split the identities of source files off the columns of shards; join the identities."""
-    each = [table.get(seen.COLUMN) for table in tables]
-    rest = [{n: c for n, c in table.items() if n != seen.COLUMN} for table in tables]
+    each = [table.get(stat_cache.COLUMN) for table in tables]
+    rest = [{n: c for n, c in table.items() if n != stat_cache.COLUMN} for table in tables]
     found = [column for column in each if column is not None]
     return rest, np.concatenate(found) if found and len(found) == len(each) else None
 
@@ -240,7 +242,9 @@ def all_fields(fields: Sequence[Mapping[str, str]]) -> dict[str, str]:
 def _metadata(
     plan: Plan, full: Sequence[tuple[str, Index]], shards: Sequence[Index]
 ) -> dict[str, Any]:
-    listing, carried = plan.listing, plan.carried
+    listing = plan.listing
+    packs = listing.packs if isinstance(listing, PackListing) else ()
+    old = [pack.metadata for pack in packs]
     packed = sum(shard.metadata["samples"] for shard in shards)
     beside = len(listing.unlisted) + len(listing.dropped)
     left_out = beside + sum(len(shard.metadata["skipped"]) for shard in shards)
@@ -254,18 +258,24 @@ def _metadata(
         raise OptionError(
             f"no sample has a field {', '.join(missing)}; expected it in at least one"
         )
+    earlier = plan.left_out - len(listing.dropped)  # by the packs that this one is made of
+    are_same_pixels = (
+        plan.own.stats is None and plan.own.encoding == NO_ENCODING and packs
+        and len(listing.keys) == sum(map(len, packs))
+    )  # fmt: skip
+    names = new_names(plan.own)
     return metadata(
         plan.format, fields, listing.classes, of_shards(full), plan.recipe,
+        {"found": found + earlier, "packed": packed, "skipped": left_out + earlier},
         {
-            "found": found + carried.skipped, "packed": packed,
-            "skipped": left_out + carried.skipped,
+            **{n: v for m in reversed(old) for n, v in m.get("versions", {}).items()},
+            **encode.versions(plan.own),
         },
-        {**carried.versions, **encode.versions(plan.own)},
         plan=plan.digest,
         splits=None if listing.splits is None else listing.split_names,
-        statistics=carried.statistics if plan.own.stats is None else None,
+        statistics=pixel_statistics.joined(packs) if are_same_pixels else None,
         identity=[s.metadata["identity"] for _, s in full if "identity" in s.metadata],
-        origins=carried.origins,
+        origins=origins.shared([origins.renamed(origins_of(m), names) for m in old]),
         told=told(shards),
     )  # fmt: skip
 

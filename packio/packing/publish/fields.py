@@ -20,8 +20,8 @@ from packio.index.metadata import ORIGINS, origins_of
 from packio.index.pieces import Content
 from packio.packing.fields import containers, parts
 from packio.packing.fields.containers import Placed
-from packio.packing.plan import seen
 from packio.packing.publish import assembly
+from packio.packing.run import stat_cache
 from packio.packs import opening
 from packio.sample import origins
 from packio.sample.recipe import Recipe
@@ -141,7 +141,7 @@ def _published(
             files.sync(folder)
         index.replace(place)
         files.sync(place.parent)
-    seen.save(digest, seen.load(pack.digest, len(pack)))
+    stat_cache.save(digest, stat_cache.load(pack.digest, len(pack)))
     return digest
 
 

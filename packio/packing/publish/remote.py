@@ -15,21 +15,10 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from packio.errors import (
-    CannotCreateError,
-    LockedError,
-    NotAPackError,
-    OutputError,
-    OutputExistsError,
-    PackioError,
-    ReadError,
-    UnfinishedPackError,
-)
-from packio.index.indexfile import INDEX_NAME
-from packio.packing.plan import existing
+from packio.errors import CannotCreateError, LockedError, OutputError, OutputExistsError
 from packio.packing.plan.planning import Plan
-from packio.packing.publish import uploading
-from packio.packing.report import PackReport, Skip
+from packio.packing.publish import target, uploading
+from packio.packing.report import SKIPPED_SUFFIX, PackReport, Skip
 from packio.packs import opening
 from packio.storage import remote, urls, workshop
 from packio.storage.urls import Url
@@ -37,60 +26,16 @@ from packio.system import cache, files
 
 
 def pack_to(
-    url: Url, plan: Plan, began: float, make: Callable[[Path], PackReport], *, skip: bool,
-    resume: bool, overwrite: bool,
+    url: Url, plan: Plan, is_made: Callable[[opening.Pack], bool], began: float,
+    make: Callable[[Path], PackReport], *, resume: bool, overwrite: bool,
 ) -> PackReport:  # fmt: skip
     """Pack to a URL, unless the pack that the plan makes is there already."""
-    if overwrite:
-        _check_replaceable(url)
-    elif (done := _up_to_date(plan, url, began, skip=skip)) is not None:
-        return done
+    found = target.find(plan, url, is_made, began, overwrite=overwrite)
+    if found.report is not None:
+        return found.report
     _try_out(url)
     report = _built_and_uploaded(url, make, resume=resume, overwrite=overwrite)
-    return dataclasses.replace(report, seconds=time.monotonic() - began)
-
-
-def _up_to_date(plan: Plan, url: Url, began: float, *, skip: bool) -> PackReport | None:
-    """Report of the pack at a URL, if a plan makes it; None if there is no pack."""
-    try:
-        with opening.open(url) as pack:
-            if existing.is_made_by(plan, pack, skip=skip):
-                with urls.errors_as(ReadError, url):
-                    if urls.is_file(remote.marker(url)):  # the last step of the upload is missing
-                        uploading.remove(remote.marker(url))
-                return existing.of_pack(plan, pack, began)
-            other = existing.another(pack, plan)
-    except UnfinishedPackError as error:
-        with urls.errors_as(ReadError, url):
-            if (uploading.mark(url) or plan.digest).startswith(plan.digest):
-                return None
-        raise OutputExistsError(
-            f"{url}: another pack is being uploaded to it, or its upload was cut short; "
-            "choose another name, or say --overwrite"
-        ) from error
-    except ReadError:
-        raise
-    except NotAPackError as error:
-        with urls.errors_as(ReadError, url):
-            if not urls.is_file(url) and not urls.below(url):
-                return None
-        raise OutputExistsError(f"{error}; remove it, or choose another name") from error
-    except PackioError as error:
-        raise OutputExistsError(
-            f"{url}: exists and is no finished pack ({error}); remove it, or choose another name"
-        ) from error
-    raise other
-
-
-def _check_replaceable(url: Url) -> None:
-    """Refuse to replace a folder that is no pack."""
-    with urls.errors_as(ReadError, url):
-        ours = urls.is_file(url / INDEX_NAME) or urls.is_file(remote.marker(url))
-        if not ours and urls.below(url):
-            raise OutputExistsError(
-                f"{url}: a folder that is no pack is not overwritten; remove it, or choose another "
-                "name"
-            )
+    return dataclasses.replace(report, seconds=time.monotonic() - began).with_lost(found.lost)
 
 
 def _try_out(url: Url) -> None:
@@ -123,7 +68,7 @@ def _built_and_uploaded(
             files.remove(place)
             place.mkdir()
             report = make(staged)
-        listed = staged.with_name(staged.name + existing.SKIPPED_SUFFIX)
+        listed = staged.with_name(staged.name + SKIPPED_SUFFIX)
         skipped = _skips(listed)
         with urls.errors_as(OutputError, f"{url}: uploading stopped, run it again to go on"):
             uploading.Upload(url, staged).run(listed if skipped else None, overwrite=overwrite)

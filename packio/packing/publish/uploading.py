@@ -18,9 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from packio.errors import LockedError, OutputExistsError, PackioError
+from packio.errors import LockedError, OutputExistsError, PackioError, ReadError
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, Index
-from packio.packing.plan import existing
+from packio.packing.report import SKIPPED_SUFFIX
 from packio.storage import remote, urls
 from packio.storage.urls import Url
 from packio.system.pools import ThreadPool
@@ -56,7 +56,7 @@ class Upload:
         parallel = urls.filesystem(self._url)[0].async_impl
         with ThreadPool(_UPLOADS if parallel else 1, "packio-upload") as pool:
             found |= zip(missing, pool.map(self._send, missing), strict=True)
-        skipped = self._url.with_name(self._url.name + existing.SKIPPED_SUFFIX)
+        skipped = self._url.with_name(self._url.name + SKIPPED_SUFFIX)
         if listed is not None:
             send(listed, skipped)
         else:
@@ -129,6 +129,13 @@ class Upload:
             kept = remote.cached_index(index, found)
             kept.parent.mkdir(parents=True, exist_ok=True)
             (self._here / self._index).replace(kept)
+
+
+def finish(url: Url) -> None:
+    """Remove the marker that an upload left, if only this last step is missing."""
+    with urls.errors_as(ReadError, url):
+        if urls.is_file(remote.marker(url)):
+            remove(remote.marker(url))
 
 
 def mark(url: Url) -> str | None:

@@ -16,13 +16,11 @@ from typing import NamedTuple
 from packio import registry
 from packio.errors import BadImagesError, OutputError, PackioError, SourceError, WorkerDiedError
 from packio.index import indexfile
-from packio.packing.plan import contents, existing, preflight, seen
-from packio.packing.plan.planning import Plan
+from packio.packing.plan.planning import Plan, check_space
 from packio.packing.publish import assembly
-from packio.packing.report import PackReport, Skip
-from packio.packing.run import cluster, executors, shards, visibility
+from packio.packing.report import SKIPPED_SUFFIX, PackReport, Skip
+from packio.packing.run import cluster, executors, sameness, shards, stat_cache, visibility
 from packio.packing.run.journal import Journal
-from packio.packing.run.reading import Treatment
 from packio.packing.run.tally import Done
 from packio.storage import workshop
 from packio.system import files, interrupts
@@ -74,7 +72,6 @@ class Run:
         self.plan: Plan = plan
         self.out: Path = out
         self.means: Means = means
-        self.treatment: Treatment = Treatment.of(plan.own)
         self.first = first
         self._began, self._called, self._skip = began, -math.inf, skip
         self._container = registry.load("formats", plan.format)
@@ -110,7 +107,7 @@ class Run:
                 self.out, unlisted, listed, stage="so far, as no image has been checked yet "
             )
         missing = self._missing(mine, shop, journal)
-        preflight.check_space(self.plan, self.treatment, self.out, missing)
+        check_space(self.plan, self.out, missing)
         bad = self._write_shards(journal, missing)
         if not self._skip and bad:
             raise _bad_images(self.out, bad, self._list_skipped(shop, bad))
@@ -171,9 +168,9 @@ class Run:
         if self.means.part is not None:
             return True  # the run that finishes will compare the contents
         part = self.plan.listing.part(self.plan.shards[number])
-        known = finished.column(seen.COLUMN).array()
-        return journal.settle(finished, shop.built) and contents.unchanged(
-            part, finished, known, self.treatment
+        known = finished.column(stat_cache.COLUMN).array()
+        return journal.settle(finished, shop.built) and sameness.is_same(
+            part, finished, known, self.plan.treatment
         )
 
     def _write_shards(self, journal: Journal, missing: Sequence[int]) -> list[Skip]:
@@ -197,10 +194,10 @@ class Run:
 
     def _task(self, number: int, journal: Journal, workers: int) -> shards.Task:
         plan, means = self.plan, self.means
-        threads = means.threads or max(2, math.ceil(self.treatment.threads / workers))
+        threads = means.threads or max(2, math.ceil(self.plan.treatment.threads / workers))
         return shards.Task(
             number, plan.listing.part(plan.shards[number]), self.name(number), plan.format,
-            dict(plan.own.writing), self.treatment, threads,
+            dict(plan.own.writing), self.plan.treatment, threads,
             None if means.memory is None else means.memory // workers, self._skip,
             means.max_errors, journal, journal.tally(means.part),
         )  # fmt: skip
@@ -269,7 +266,7 @@ class Run:
         beside = [*plan.listing.unlisted, *plan.listing.dropped]
         skipped = [Skip(key, reason) for key, reason in beside] + assembly.skipped(finished)
         listed = self._list_skipped(shop, skipped)
-        parts = f"{glob.escape(self.out.name)}.part-*{existing.SKIPPED_SUFFIX}"
+        parts = f"{glob.escape(self.out.name)}.part-*{SKIPPED_SUFFIX}"
         for path in list(self.out.parent.glob(parts)):  # the new list has their lines
             path.unlink(missing_ok=True)
         if not any(shard.metadata["samples"] for shard in finished):
@@ -283,7 +280,7 @@ class Run:
             shop.publish()
         else:
             shop.publish(assembled.files, self._old_files())
-        seen.save(assembled.digest, assembled.identities)
+        stat_cache.save(assembled.digest, assembled.identities)
         return self._report(finished, skipped, listed, assembled)
 
     def _old_files(self) -> list[str]:
@@ -302,7 +299,7 @@ class Run:
             Path of the list; None if nothing was skipped.
         """
         part = "" if self.means.part is None else f".part-{self.means.part[0]}"
-        path = self.out.with_name(f"{self.out.name}{part}{existing.SKIPPED_SUFFIX}")
+        path = self.out.with_name(f"{self.out.name}{part}{SKIPPED_SUFFIX}")
         if not skipped:
             path.unlink(missing_ok=True)  # of an earlier run
             return None

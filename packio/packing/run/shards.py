@@ -21,8 +21,8 @@ from packio.formats import Format, Written
 from packio.index import columns as made
 from packio.index import indexfile
 from packio.index.building import IndexBuilder, Ranges
-from packio.packing.plan import seen
 from packio.packing.report import Skip
+from packio.packing.run import stat_cache
 from packio.packing.run.journal import Journal
 from packio.packing.run.reading import Read, Treatment, read_ahead
 from packio.packing.run.tally import Tally
@@ -197,7 +197,7 @@ class Packed:
         self.counts: dict[str, tuple[int, str]] = {}  # name → number, key of the first sample
         self.source_bytes = 0
         self.builder: IndexBuilder = IndexBuilder()
-        self._identities = seen.identities(listing)  # before anything is read
+        self._identities = stat_cache.fingerprints(listing)  # before anything is read
         self._packed = array("q")  # positions in the listing
 
     def __len__(self) -> int:
@@ -219,7 +219,7 @@ class Packed:
     def columns(self, written: Written | None) -> dict[str, np.ndarray]:
         """All columns of the index, without the table of files."""
         columns = self.builder.columns(_NOWHERE if written is None else written.places)
-        return columns | {seen.COLUMN: self._identities[self._packed]}
+        return columns | {stat_cache.COLUMN: self._identities[self._packed]}
 
 
 _NO_RANGES = Ranges(np.zeros(0, np.uint32), np.zeros(0, np.int64), np.zeros(0, np.int64))

@@ -1,4 +1,4 @@
-"""Identities of source files, so that a later run need not read again what has not changed.
+"""Fingerprints of source files, so that a later run need not read again what has not changed.
 
 Two samples are the same if their bytes and annotations are the same. Reading all of them is slow,
 so packing notes for each sample the device, inode, size, mtime and ctime of its files. If all five
@@ -24,12 +24,12 @@ from packio.sources import Listing
 from packio.system import cache, files
 
 COLUMN = "seen"  # of the index of a shard, while its pack is built
-UNKNOWN = 0  # the identity of a sample that has to be read
+UNKNOWN = 0  # the fingerprint of a sample that has to be read
 _SETTLED = 2_000_000_000  # ns; a file that changed later than this may change within one clock tick
 
 
-def identities(listing: Listing) -> np.ndarray:
-    """Identity of each sample, (n,) int64, taken before the samples are read."""
+def fingerprints(listing: Listing) -> np.ndarray:
+    """Fingerprint of each sample, (n,) int64, taken before the samples are read."""
     found = np.full(len(listing.keys), UNKNOWN, np.int64)
     if listing.root is None:
         return found
@@ -39,20 +39,14 @@ def identities(listing: Listing) -> np.ndarray:
     try:
         for i, paths in enumerate(files):
             with suppress(OSError, pickle.PicklingError, TypeError, AttributeError):
-                found[i] = _identity(folder, paths, _row(listing, i), newest)
+                row = b"" if listing.rows is None else pickle.dumps(listing.rows[i : i + 1])
+                found[i] = _fingerprint(folder, paths, row, newest)
     finally:
         os.close(folder)
     return found
 
 
-def _row(listing: Listing, position: int) -> bytes:
-    """What a table says of a sample."""
-    if listing.rows is None:
-        return b""
-    return pickle.dumps(listing.rows[position : position + 1])
-
-
-def _identity(folder: int, paths: Sequence[bytes], row: bytes, newest: int) -> int:
+def _fingerprint(folder: int, paths: Sequence[bytes], row: bytes, newest: int) -> int:
     digest = hashlib.blake2b(row, digest_size=8)
     for path in paths:
         s = os.stat(path, dir_fd=folder)
@@ -64,7 +58,7 @@ def _identity(folder: int, paths: Sequence[bytes], row: bytes, newest: int) -> i
 
 
 def save(digest: str, found: np.ndarray | None) -> None:
-    """Note the identities of the samples of a pack, in the order of its rows."""
+    """Note the fingerprints of the samples of a pack, in the order of its rows."""
     if found is None or not found.any():
         return
     path = cache.folder("seen", f"{digest}.npy")
@@ -75,7 +69,7 @@ def save(digest: str, found: np.ndarray | None) -> None:
 
 
 def load(digest: str, samples: int) -> np.ndarray:
-    """Identities of the samples of a pack, (samples,) int64, as far as they are noted."""
+    """Fingerprints of the samples of a pack, (samples,) int64, as far as they are noted."""
     with suppress(OSError, ValueError, EOFError):
         found = np.load(cache.folder("seen", f"{digest}.npy"), allow_pickle=False)
         if isinstance(found, np.ndarray) and found.shape == (samples,) and found.dtype == np.int64:

@@ -1,0 +1,163 @@
+"""What is at an output, on a disk or at a URL: nothing, the pack of a plan, or something else."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from packio.errors import (
+    NotAPackError,
+    OutputExistsError,
+    PackioError,
+    ReadError,
+    UnfinishedPackError,
+)
+from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, Index
+from packio.index.metadata import origins_of
+from packio.packing.plan.planning import Plan
+from packio.packing.publish import uploading
+from packio.packing.publish.assembly import deep_pixels
+from packio.packing.report import SKIPPED_SUFFIX, PackReport
+from packio.packs import opening
+from packio.sample import levels
+from packio.sample.origins import origin_of
+from packio.sample.recipe import new_names
+from packio.sources._packs import PackListing
+from packio.storage import remote, urls, workshop
+from packio.storage.urls import Url
+
+
+class Found(NamedTuple):
+    """What is at an output that may be written."""
+
+    report: PackReport | None = None  # of the pack that the plan makes, if it is there
+    lost: tuple[str, ...] = ()  # names of added fields of a pack that will be replaced
+
+
+def find(
+    plan: Plan, out: Path, is_made: Callable[[opening.Pack], bool], began: float, *,
+    overwrite: bool,
+) -> Found:  # fmt: skip
+    """Look at an output, once, before anything is written.
+
+    Args:
+        plan: What shall be there.
+        out: The output.
+        is_made: Tells whether a pack is the one that the plan makes now.
+        began: Time when the run began, by `time.monotonic`.
+        overwrite: Whether a pack that is there will be replaced.
+
+    Raises:
+        OutputExistsError: there is something else than the plan's pack; or, to be overwritten,
+            something that is no pack.
+    """
+    if overwrite:
+        _check_replaceable(out)
+        return Found(lost=tuple(_lost_at(plan, out)))
+    if not isinstance(out, Url) and not os.path.lexists(out):
+        return Found()
+    try:
+        with opening.open(out) as pack:
+            if is_made(pack):
+                if isinstance(out, Url):
+                    uploading.finish(out)
+                return Found(_report(plan, pack, began))
+            added = ", ".join(_lost(pack.index_file, plan))
+    except PackioError as error:
+        return _unreadable(plan, out, error)
+    raise OutputExistsError(
+        f"{pack.path}: exists, packed from other files or with other options; choose another "
+        "name, or say --overwrite"
+        + (f", which loses what packio add made: {added}" if added else "")
+    )
+
+
+def _unreadable(plan: Plan, out: Path, error: PackioError) -> Found:
+    """What there is, if it cannot be opened as a pack."""
+    if isinstance(out, Url):
+        if isinstance(error, ReadError):
+            raise error
+        with urls.errors_as(ReadError, out):
+            if isinstance(error, UnfinishedPackError):
+                if (uploading.mark(out) or plan.digest).startswith(plan.digest):
+                    return Found()  # an upload of this pack goes on
+                raise OutputExistsError(
+                    f"{out}: another pack is being uploaded to it, or its upload was cut short; "
+                    "choose another name, or say --overwrite"
+                ) from error
+            if isinstance(error, NotAPackError):
+                if not urls.is_file(out) and not urls.below(out):
+                    return Found()
+                raise OutputExistsError(f"{error}; remove it, or choose another name") from error
+    elif isinstance(error, UnfinishedPackError):
+        workshop.check_idle(out)
+    raise OutputExistsError(
+        f"{out}: exists and is no finished pack ({error}); remove it, or choose another name"
+    ) from error
+
+
+def _check_replaceable(out: Path) -> None:
+    """Refuse to replace a folder that is no pack."""
+    if isinstance(out, Url):
+        with urls.errors_as(ReadError, out):
+            ours = urls.is_file(out / INDEX_NAME) or urls.is_file(remote.marker(out))
+            is_other = not ours and bool(urls.below(out))
+    elif not os.path.isdir(out) or os.path.exists(out / INDEX_NAME):
+        return
+    else:
+        try:
+            is_other = bool(os.listdir(out))
+        except OSError as error:
+            raise OutputExistsError(f"{out}: cannot be looked into: {error.strerror}") from error
+    if is_other:
+        raise OutputExistsError(
+            f"{out}: a folder that is no pack is not overwritten; remove it, or choose another name"
+        )
+
+
+def _lost_at(plan: Plan, out: Path) -> list[str]:
+    """Names of added fields of the pack at an output that a plan does not make anew."""
+    try:
+        if isinstance(out, Url):
+            with opening.open(out) as pack:
+                return _lost(pack.index_file, plan)
+        for path in (out / INDEX_NAME, out.with_name(out.name + INDEX_SUFFIX)):
+            if path.is_file():  # also beside a run that was cut short
+                return _lost(Index(path), plan)
+    except PackioError:  # no pack that can be read
+        pass
+    return []
+
+
+def _lost(index: Index, plan: Plan) -> list[str]:
+    """Names of the fields that were added to a pack, and that a plan does not make anew."""
+    became = origins_of(index.metadata)
+    added = {n for n in levels.others(index.fields) if origin_of(n, became) is None}
+    if isinstance(plan.listing, PackListing):
+        names = new_names(plan.own)
+        added -= {names.get(n, n) for pack in plan.listing.packs for n in pack.fields}
+    return sorted(added)
+
+
+def _report(plan: Plan, pack: opening.Pack, began: float) -> PackReport:
+    counts = pack.metadata["counts"]
+    deep = deep_pixels([pack.index_file.column("image/dtype").array()])
+    listed = pack.path.with_name(pack.path.name + SKIPPED_SUFFIX)
+    return PackReport(
+        out=pack.path,
+        format=plan.format,
+        found=counts["found"],
+        packed=counts["packed"],
+        skipped=(),
+        classes=len(plan.listing.classes),
+        source_bytes=pack.index_file.column("image/length").total(),
+        out_bytes=sum(size for _, size, _ in pack.index_file.files()) + pack.index_file.nbytes,
+        seconds=time.monotonic() - began,
+        digest=pack.digest,
+        up_to_date=True,
+        warnings=(*plan.listing.warnings, *pack.metadata.get("told", ()), *deep),
+        skipped_file=listed if counts["skipped"] and listed.exists() else None,
+    )

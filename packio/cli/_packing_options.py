@@ -239,6 +239,45 @@ PARTS = _how(
     ),
     finish=_one(bool, "Put the parts together, once all are written.", default=False),
 )  # fmt: skip
+REINDEXING = _options(
+    None,
+    label_offset=_one(
+        int, "Add this to int labels: -1 makes labels from 1 begin at 0.", default=0
+    ),
+    trust_plain_pickle=_one(
+        bool, "Read LMDB values that are pickles of plain data. Nothing in them is executed.",
+        default=False,
+    ),
+    image=_one(
+        str, "Where the images are: dataset of HDF5, array of N5 and Zarr, key or position in "
+        "a .pth, feature of TFRecords.",
+        metavar="NAME",
+    ),
+    label=_one(
+        str, "Where the labels are, also a member of the metadata; an empty name: no labels.",
+        "--label --label-col", metavar="NAME",
+    ),
+    layout=_one(
+        str, "Order of pixels that are not encoded: HWC or CHW, RGB or BGR, or HWC,BGR.",
+        metavar="ORDER",
+    ),
+    database=_one(str, "Which of several databases in an LMDB.", metavar="NAME"),
+    seek_points=_one(
+        bool, "Keep in the index where the decoding of a JPEG may begin: crops decode faster. "
+        "Done for files, unless you say no; for objects at URLs, if you say so.",
+        "--seek-points/--no-seek-points",
+    ),
+    index=_one(
+        Path, "File or URL where the index goes, if not beside the container.", metavar="PLACE"
+    ),
+    engine=_one(
+        str, "Where objects at URLs are read.", default="local", metavar="local|ray|ray:ADDRESS"
+    ),
+    num_workers=_one(
+        int, "Threads; each reads an object at a URL at a time.", "--threads", default=8, min=1,
+        metavar="N",
+    ),
+)  # fmt: skip
 
 
 def of_plugins(kind: str) -> Options:

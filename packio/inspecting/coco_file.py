@@ -2,7 +2,8 @@
 
 Sizes and boxes are those of the upright images. Ids of images, annotations and categories are the
 original ones where the pack knows them and each is there once; else they count from 1. What the
-metadata says of each box, as ``segmentation``, becomes a member of its annotation again.
+metadata says of each box, as ``segmentation``, becomes a member of its annotation again, if the
+metadata has the same box.
 
 Source: COCO, "Data format", https://cocodataset.org/#format-data.
 """
@@ -16,10 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from packio.packing.images import coco_entries, resizing
+from packio.packing.images import resizing
 from packio.packs.opening import Pack
 
 NAME = "packio.coco.json"
+_IN_PIXELS = {"area", "keypoints", "segmentation"}  # members of an annotation
 _CLOSE = 0.01  # pixels: float32 against the text of the file
 
 
@@ -58,13 +60,13 @@ def pieces(pack: Pack, chosen: Callable[[], Iterator[np.ndarray]]) -> Iterator[b
             lists = {n: v for n, v in meta.items() if n not in of_image and n != "annotation_id"}
             for i, box in enumerate(found):
                 told = {n: v[i] for n, v in lists.items() if v[i] is not None}
+                if not _is_near(told.get("bbox"), box):  # of another image or frame
+                    told = {n: v for n, v in told.items() if n not in _IN_PIXELS} | {"bbox": box}
                 told.setdefault(
                     "area", float(more["area"][i]) if "area" in more else box[2] * box[3]
                 )
                 told.setdefault("iscrowd", int(more["crowd"][i]) if "crowd" in more else 0)
                 told |= {"id": next(numbers), "image_id": number}
-                if not _is_near(told.get("bbox"), box):
-                    told["bbox"] = box
                 yield {**told, "category_id": categories[np.asarray(labels)[i]]}
 
     told = [{"id": i, "name": name} for i, name in zip(categories, pack.classes, strict=True)]
@@ -79,8 +81,6 @@ def _samples(pack: Pack, chosen: Callable[[], Iterator[np.ndarray]]) -> Iterator
     for position in (row for rows in chosen() for row in rows.tolist()):
         row, meta = pack.row(position), pack.meta(position) or {}
         stored, turn, found = (row.width, row.height), row.orientation, pack.boxes(position)[0]
-        if turn >= 5 and meta:  # older packs may have entries of the stored image
-            meta = json.loads(coco_entries.moved(json.dumps(meta).encode(), stored, stored, turn))
         boxes = np.zeros((0, 4)) if found is None else found
         boxes = resizing.moved_boxes(boxes, stored, stored, turn)
         boxes[:, 2:] -= boxes[:, :2]

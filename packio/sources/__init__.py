@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -118,10 +119,10 @@ class Listing:
 
     kind: str
     root: str | os.PathLike[str] | None
-    keys: list[bytes]
-    sizes: list[int]
-    labels: list[int] | np.ndarray | None
-    classes: list[str]
+    keys: list[bytes] = dataclasses.field(default_factory=list)
+    sizes: list[int] = dataclasses.field(default_factory=list)
+    labels: list[int] | np.ndarray | None = None
+    classes: list[str] = dataclasses.field(default_factory=list)
     unlisted: list[tuple[bytes, str]] = dataclasses.field(default_factory=list)
     dropped: list[tuple[bytes, str]] = dataclasses.field(default_factory=list)
     hidden: set[str] = dataclasses.field(default_factory=set)
@@ -215,7 +216,6 @@ def _changed(
 
 
 def taken_of(values: Any, positions: Sequence[int]) -> Any:
-    """The entries of a column at some positions: of an array as an array, else as a list."""
     if isinstance(values, np.ndarray):
         return values[np.asarray(positions, np.int64)]
     return [values[i] for i in positions]
@@ -271,12 +271,7 @@ CONTRACT = Source
 
 
 def listed(source: Source, what: Any, context: Context) -> Listing:
-    """List a path or an object, after a check of the names of options and of fields.
-
-    Raises:
-        OptionError: the source has no such option, or gives no named fields.
-        SourceError: see `Source.listing`.
-    """
+    """List a path or an object, after a check of the names of options and of fields."""
     if unknown := sorted(set(context.options) - {*source.options, *FRAMES}):
         raise OptionError(f"{', '.join(unknown)}: no option of {source.name}")
     if context.fields and not source.takes_fields:
@@ -298,11 +293,23 @@ def listed(source: Source, what: Any, context: Context) -> Listing:
     return framed(found, context.options)
 
 
+def check_choice(name: str, value: Any, *known: str) -> Any:
+    if value not in (None, *known):
+        expected = " or ".join([", ".join(map(repr, known[:-1])), repr(known[-1])])
+        raise OptionError(f"{name}={value!r}: expected {expected}")
+    return value
+
+
 def counted(what: str, names: Sequence[Any]) -> str:
-    """A warning that counts something, and names the first."""
     texts = [os.fsdecode(n) if isinstance(n, bytes) else str(n) for n in dict.fromkeys(names)]
     first = ", ".join(ascii(text)[1:-1] for text in texts[:3])
     return f"{len(names)} {what} ({first}{', …' if len(texts) > 3 else ''})"
+
+
+def command(source: object, name: str, *options: str) -> str:
+    """The command that packs a source by itself, for a message."""
+    words = (shlex.quote(str(source)), f"{shlex.quote(name)}.lmdb", *map(shlex.quote, options))
+    return f"packio pack {' '.join(words)}"
 
 
 def _tell_hidden(found: Listing) -> Listing:
@@ -320,16 +327,9 @@ def _tell_hidden(found: Listing) -> Listing:
 
 
 def framed(listing: L, options: Mapping[str, Any]) -> L:
-    """The listing, whose boxes and masks lie as the options ``boxes_frame``, ``rescale_boxes`` say.
-
-    Of packs, ``boxes_frame="upright"`` turns boxes and masks that were packed as if stored.
-
-    Raises:
-        OptionError: ``boxes_frame`` is neither "upright" nor "stored".
-    """
-    said, rescales = options.get("boxes_frame"), bool(options.get("rescale_boxes"))
-    if said not in (None, "upright", "stored"):
-        raise OptionError(f"boxes_frame={said!r}: expected 'upright' or 'stored'")
+    """Note where boxes and masks lie, as the options of all sources ``FRAMES`` say."""
+    said = check_choice("boxes_frame", options.get("boxes_frame"), "upright", "stored")
+    rescales = bool(options.get("rescale_boxes"))
     if said is None and not rescales:
         return listing
     is_upright = None if said is None else said == "upright"
@@ -344,14 +344,7 @@ def _framed(is_upright: bool | None, rescales: bool, record: Record[Field]) -> R
 
 
 def wanted_fields(given: Mapping[str, Any] | None) -> dict[str, tuple[str, str | None]]:
-    """Check the argument ``fields=`` of packing.
-
-    Args:
-        given: Name of a field → the column that it comes from, or (column, kind).
-
-    Raises:
-        OptionError: a name, a column or a kind makes no sense.
-    """
+    """Check the argument ``fields=`` of packing."""
     found: dict[str, tuple[str, str | None]] = {}
     for name, value in (given or {}).items():
         origin, kind = (value, None) if isinstance(value, str) else value

@@ -8,19 +8,15 @@ they are images. An image may lack the file; a warning says how many do.
 
 from __future__ import annotations
 
-import functools
 import os
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 
 from packio.errors import OptionError
 from packio.sample import fields
-from packio.sample.record import IMAGE, MASK, Field, Record
-from packio.sources import Context, FieldOrigins, Listing, _files
-from packio.sources._records import record_of
-from packio.sources._rows import ListedRows, each
+from packio.sample.record import MASK
+from packio.sources import Context, Listing, _files
+from packio.sources._records import attach_records
 
 _USUAL = {".txt": "caption", ".caption": "caption", ".npy": "latent"}  # ending → field to suggest
 _MASK = re.compile(rb"_(mask|gt|seg|segmentation|labelIds)\.[^./]+$")
@@ -28,18 +24,9 @@ _LOOKED_AT = 16  # images
 
 
 def image_test(context: Context) -> Callable[[str], bool]:
-    """Make the function that tells by its name whether a file is a sample."""
     is_image, endings = _files.image_test(context), _endings(context)
-    if not endings:
-        return is_image
     of_field = _files.ends_in(*endings.values())
-    return functools.partial(_is_sample, is_image, of_field)
-
-
-def _is_sample(
-    is_image: Callable[[str], bool], of_field: Callable[[str], bool], name: str
-) -> bool:  # fmt: skip
-    return is_image(name) and not of_field(name)
+    return lambda name: is_image(name) and not of_field(name)
 
 
 def _endings(context: Context) -> dict[str, str]:
@@ -61,52 +48,38 @@ def _endings(context: Context) -> dict[str, str]:
 
 
 def with_fields(found: Listing, context: Context) -> Listing:
-    """Add the fields that the user asks for to the images of a folder."""
     if not context.fields or not found.keys:
         return found
-    assert found.root is not None  # noqa: S101 (of a folder)
-    columns: dict[str, list[bytes]] = {IMAGE: found.keys}
-    origins: dict[str, tuple[str, str | None]] = {IMAGE: (IMAGE, IMAGE)}
-    for name, ending in _endings(context).items():
-        columns[name] = _files_of(name, ending, found, context)
-        kind = context.fields[name][1] or _kind(columns[name])
-        origins[name] = (ending, kind)
-    return replace(
-        found,
-        files=[tuple(filter(None, paths)) for paths in zip(*columns.values(), strict=True)],
-        rows=ListedRows(columns),
-        open=functools.partial(each, _read, os.path.abspath(found.root), origins),
-    )  # fmt: skip
-
-
-def _files_of(name: str, ending: str, found: Listing, context: Context) -> list[bytes]:
-    """Path of each image's file of a field; b"" for an image that has none."""
     root = os.fspath(found.root or "")
-    nowhere = Listing(found.kind, root, [], [], None, [])
-    there = _files.images(root, "", nowhere, context, _files.ends_in(ending))
-    found.others.subtract(os.path.splitext(os.fsdecode(key))[1].lower() for key, _ in there)
-    for counted in [e for e, n in found.others.items() if n <= 0]:
+    cells: dict[str, list[bytes]] = {}
+    origins: dict[str, tuple[str, str | None]] = {}
+    for name, ending in _endings(context).items():
+        there = _files.images(root, "", Listing(found.kind, root), context, _files.ends_in(ending))
+        found.others.subtract(os.path.splitext(os.fsdecode(key))[1].lower() for key, _ in there)
+        of_stem = {key[: -len(os.fsencode(ending))]: key for key, _ in there}
+        cells[name] = [of_stem.get(_stem(key), b"") for key in found.keys]
+        guess = kind_of_files(name, cells[name], ending, found)
+        origins[name] = (ending, context.fields[name][1] or guess)
+    for counted in [ending for ending, n in found.others.items() if n <= 0]:
         del found.others[counted]  # an ending of images was not counted
-    of_stem = {key[: -len(os.fsencode(ending))]: key for key, _ in there}
-    files = [of_stem.get(_stem(key), b"") for key in found.keys]
+    return attach_records(found, root, origins, cells)
+
+
+def kind_of_files(name: str, files: Sequence[bytes], origin: str, result: Listing) -> str:
+    """The kind of a field whose files lie beside images; b"" for an image that has none."""
     missing = files.count(b"")
     if missing == len(files):
         raise OptionError(
-            f"field {name!r}: no image of {root} has a file of its name that ends in {ending!r}, "
-            f"as {os.fsdecode(_stem(found.keys[0]))!a} + {ending!r}"
+            f"field {name!r}: no image of {result.root} has a file of its name for {origin!r}"
         )
     if missing:
-        found.warnings.append(f"{missing} of {len(files)} images have no file for {name!r}")
-    return files
+        result.warnings.append(f"{missing} of {len(files)} images have no file for {name!r}")
+    first = os.fsdecode(next(filter(None, files)))
+    return "image" if _files.is_image(first) else fields.kind_of_file(first) or "bytes"
 
 
 def _stem(key: bytes) -> bytes:
     return os.path.splitext(key)[0]
-
-
-def _kind(paths: list[bytes]) -> str:
-    first = os.fsdecode(next(filter(None, paths)))
-    return "image" if _files.is_image(first) else fields.kind_of_file(first) or "bytes"
 
 
 def tell_others(found: Listing) -> None:
@@ -141,9 +114,3 @@ def _beside_first(found: Listing, ending: str) -> str | None:
     root = os.fspath(found.root or "")
     paths = (os.fsdecode(_stem(key)) + ending for key in found.keys[:_LOOKED_AT])
     return next((ascii(p)[1:-1] for p in paths if os.path.isfile(os.path.join(root, p))), None)
-
-
-def _read(root: str, origins: FieldOrigins, rows: ListedRows, position: int) -> Record[Field]:
-    files = {name: rows.columns[name][position] for name in origins}
-    paths = {name: Path(os.fsdecode(file)) if file else None for name, file in files.items()}
-    return record_of(paths, origins, root)

@@ -10,16 +10,15 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from packio.errors import SourceError
 from packio.images import encodings
-from packio.sample.labelling import told_order
-from packio.sources import Context, Listing, _files
+from packio.sample.labelling import class_names, told_order
+from packio.sources import Context, Listing, _files, counted
 from packio.system.files import check_of_file
 
-BESIDE = "images beside the class folders belong to no class"
 LAYOUT = "a folder of class folders of images, as cats/1.jpg, dogs/2.jpg"
 
 _TRAIN = re.compile(r"train(ing)?([_-]?(set|data|images|split))?([_-]?\d{2,4})?", re.IGNORECASE)
@@ -32,34 +31,31 @@ _LOOKED_AT = 16  # files of a folder
 
 
 def splits_among(folders: Iterable[str]) -> list[str]:
-    """Folders that are the splits of a dataset, as train and val; training comes first.
-
-    A folder that is named as a split is a class if folders beside it have other names, unless both
-    training and another split are there: ``train`` beside ``plane``.
-    """
+    """Folders named as splits; train comes first. None if only ``train`` is, beside ``plane``."""
     names = sorted(folders)
     train, other = ([n for n in names if of.fullmatch(n)] for of in (_TRAIN, _OTHER))
     return train + other if (train and other) or len(train + other) == len(names) else []
 
 
-def refuse_splits(where: str, folders: Iterable[str], command: Callable[[str], str]) -> None:
-    """Raise if the folders are splits."""
-    names = splits_among(folders)
-    if not names:
-        return
-    train = names[0]
-    others = [f"{command(name)} --classes-from {train}.lmdb" for name in names[1:]]
-    if left := sorted(set(folders) - {*names}):
-        others.append(f"which leaves out {', '.join(left)}: of masks, say --source pairs --images "
-                      f"{train} --masks {left[0]}")  # fmt: skip
-    raise SourceError(
-        f"{where}: its folders are splits ({', '.join(sorted(names))}), not classes; "
-        f"to pack each by itself: {'; '.join([command(train), *others])}"
-    )
+def find_classes(
+    where: str, folders: Collection[str], context: Context, command: Callable[[str], str]
+) -> list[str]:
+    """The names of the classes; raise if the folders are splits. `command` packs one of them."""
+    if names := splits_among(folders):
+        train = names[0]
+        others = [f"{command(name)} --classes-from {train}.lmdb" for name in names[1:]]
+        if left := sorted(set(folders) - {*names}):
+            others.append(f"which leaves out {', '.join(left)}: of masks, say --source pairs "
+                          f"--images {train} --masks {left[0]}")  # fmt: skip
+        raise SourceError(
+            f"{where}: its folders are splits ({', '.join(sorted(names))}), not classes; "
+            f"to pack each by itself: {'; '.join([command(train), *others])}"
+        )
+    return class_names(where, folders, context.classes)
 
 
 class Masks(NamedTuple):
-    """Two class folders that seem to be images and their masks."""
+    """Two class folders that seem to be images and their masks; `told` says what speaks for it."""
 
     images: str
     masks: str
@@ -108,20 +104,6 @@ def _are_masks(keys: Sequence[bytes], read: Callable[[bytes], bytes]) -> bool:
         return False
 
 
-def told_labels(
-    keys: Sequence[bytes], given: Sequence[str] | None, names: Sequence[str],
-    command: Callable[[str], str],
-) -> Iterator[str]:  # fmt: skip
-    """Warn of a single class that holds folders, and of numbers that are not their labels."""
-    if len(names) == 1 and keys and all(key.count(b"/") > 1 for key in keys):
-        yield (
-            f"all images are of one class, {names[0]!a}; to make classes of the folders in it: "
-            f"{command(names[0])}"
-        )
-    if given is None and (remark := told_order(names)):
-        yield remark
-
-
 def in_order(keys: Iterable[bytes], names: Sequence[str]) -> tuple[list[bytes], list[int]]:
     """Sort the keys that begin with a class folder; return the keys and their labels."""
     label_of = {name: label for label, name in enumerate(names)}
@@ -134,26 +116,34 @@ def in_order(keys: Iterable[bytes], names: Sequence[str]) -> tuple[list[bytes], 
     return [key for _, key in placed], [label for (label, _, _), _ in placed]
 
 
-def tell_empty(
-    where: str,
-    listing: Listing,
-    folders: Iterable[str],
-    context: Context,
-    why: Callable[[str], str] = lambda _: "has no images",
-) -> None:
-    """List class folders without images as bad, or warn of them where the user accepts them."""
-    labels = listing.labels if listing.labels is not None else []
-    full = {listing.classes[label] for label in set(labels)}
-    full |= {os.fsdecode(key.partition(b"/")[0]) for key, _ in listing.unlisted}  # cannot be read
+def warn_of_folders(
+    where: str, result: Listing, folders: Collection[str], beside: Sequence[Any], context: Context,
+    command: Callable[[str], str],
+) -> None:  # fmt: skip
+    """Warn of images beside the class folders, and of odd classes; list empty ones as bad."""
+    keys, names = result.keys, result.classes
+    if beside:
+        told = "images beside the class folders belong to no class"
+        result.warnings.append(counted(told, beside))
+    if len(names) == 1 and keys and all(key.count(b"/") > 1 for key in keys):
+        result.warnings.append(
+            f"all images are of one class, {names[0]!a}; to make classes of the folders in it: "
+            f"{command(names[0])}"
+        )
+    if context.classes is None and (remark := told_order(names)):
+        result.warnings.append(remark)
+    labels = result.labels if result.labels is not None else []
+    full = {names[label] for label in set(labels)}
+    full |= {os.fsdecode(_top(key)) for key, _ in result.unlisted}  # cannot be read
     if not full:
-        hint = "" if listing.root is None else _files.archive_hint(listing.root)
+        hint = "" if result.root is None else _files.archive_hint(result.root)
         raise SourceError(f"{where}/: has no images in any class folder; {_files.EXPECTED}{hint}")
     for name in sorted(set(folders) - full):
         if context.allow_empty:
-            listing.warnings.append(f"class {name!a} has no images; kept as an empty class")
+            result.warnings.append(f"class {name!a} has no images; kept as an empty class")
             continue
         reason = (
-            f"a class folder that {why(name)}; {_files.EXPECTED}; remove it, or keep it as an "
+            f"a class folder that has no images; {_files.EXPECTED}; remove it, or keep it as an "
             "empty class with --on-error skip"
         )
-        listing.unlisted.append((os.fsencode(name) + b"/", reason))
+        result.unlisted.append((os.fsencode(name) + b"/", reason))

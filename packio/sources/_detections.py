@@ -12,10 +12,9 @@ import numpy as np
 
 from packio.errors import DecodeError, SourceError
 from packio.sample.labelling import class_names
-from packio.sample.record import Field, Frame, Record
+from packio.sample.record import Frame
 from packio.sources import Context, Listing, _class_folders, _files
-from packio.sources._records import record_of
-from packio.sources._rows import ListedRows, each
+from packio.sources._records import Annotations, attach_records
 from packio.sources.tables import columns
 from packio.system.files import check_of_file
 
@@ -90,37 +89,31 @@ def listing_of(
         known = class_names(str(result.root), seen, context.classes)
     number = {name: i for i, name in enumerate(known)}
     flags = sorted({flag for o in found.values() for entry in o.flags for flag in entry})
+    has_meta = any(o.meta is not None for o in found.values())
+
+    def annotations(objects: Objects) -> Annotations:
+        meta = columns.meta(objects.meta or {}) if has_meta else None
+        boxes = np.array(objects.boxes, np.float64).reshape(-1, 4)
+        further = {"labels": np.array([number[name] for name in objects.names], np.int64)}
+        for flag in flags:
+            further[flag] = np.array([entry.get(flag, 0) for entry in objects.flags], np.int64)
+        return Annotations(meta, boxes, further, objects.frame)
+
     folder, keys = columns.relative([*found], result.root or "")
     is_split = functools.cache(lambda name: bool(_class_folders.splits_among([name])))
-    parts = [os.fsdecode(key).split("/")[:-1] for key in keys]
-    of_each = [next(filter(is_split, folders), "") for folders in parts]
     if splits is not None:
         of_each = [splits[path] for path in found]
+    else:
+        parts = (os.fsdecode(key).split("/")[:-1] for key in keys)
+        of_each = [next(filter(is_split, folders), "") for folders in parts]
     order = sorted({*of_each}, key=lambda name: (not name.lower().startswith("train"), name))
-    with _files.folder_opened(folder) as descriptor:
-        sizes = _files.sizes(descriptor, keys)
-    has_meta = any(o.meta is not None for o in found.values())
-    rows = {
-        "image": keys,
-        "meta": [columns.meta(o.meta or {}) if has_meta else None for o in found.values()],
-        "boxes": [np.array(o.boxes, np.float64).reshape(-1, 4) for o in found.values()],
-        "columns": [
-            {"labels": np.array([number[name] for name in o.names], np.int64)}
-            | {f: np.array([entry.get(f, 0) for entry in o.flags], np.int64) for f in flags}
-            for o in found.values()
-        ],
-        "frame": [tuple(o.frame) for o in found.values()],
-    }
-    return dataclasses.replace(
-        result, root=folder, keys=keys, sizes=sizes, classes=known, rows=ListedRows(rows),
-        splits=None if "" in order else [order.index(split) for split in of_each],
-        split_names=[] if "" in order else order,
-        open=functools.partial(each, _read, os.path.abspath(folder)),
+    sizes = _files.sizes(folder, keys)
+    has_splits = "" not in order
+    result = dataclasses.replace(
+        result, root=folder, keys=keys, sizes=sizes, classes=known,
+        splits=[order.index(split) for split in of_each] if has_splits else None,
+        split_names=order if has_splits else [],
     )  # fmt: skip
-
-
-def _read(folder: str, rows: ListedRows, position: int) -> Record[Field]:
-    image, meta, boxes, further, frame = (column[position] for column in rows.columns.values())
-    origin = {"image": ("image", "image")}
-    values = {"image": os.fsdecode(image)}
-    return record_of(values, origin, folder, meta, boxes, further, Frame(*frame))
+    return attach_records(
+        result, folder, {}, {}, [annotations(objects) for objects in found.values()]
+    )

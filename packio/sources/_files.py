@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
-import io
 import os
-import shlex
 import stat
 from collections.abc import Callable, Iterator, Sequence
 
 from packio.errors import DecodeError, OptionError, ReadError, SourceError
 from packio.images import encodings
 from packio.sample.record import image_record
-from packio.sources import Context, Flag, Listing, ReadRecord
+from packio.sources import Context, Flag, Listing, ReadRecord, command
 from packio.system.files import check_of_file, is_hidden, read_at
 from packio.system.pools import ThreadPool
 
@@ -37,8 +34,6 @@ _STAT_FILES = 1024  # whose sizes one thread asks for in one go
 _STAT_THREADS = 16
 _TOLD = 1000  # files found between two calls of the callback
 MAX_BYTES = (1 << 31) - 1  # of one sample
-HEAD_BYTES = 1 << 16  # that show whether a file can be an image
-LARGE = 1 << 20  # bytes of a file whose head is looked at before the file is read
 
 _Identity = tuple[int, int]  # device, inode
 
@@ -49,11 +44,7 @@ def is_plain_folder(path: str | os.PathLike[str]) -> bool:
 
 
 def entries(path: str | os.PathLike[str], expected: str) -> list[tuple[str, bool]]:
-    """List the names in a folder. Links are followed.
-
-    Returns:
-        (name, whether the name is that of a folder).
-    """
+    """Each name in a folder, and whether it is that of a folder. Links are followed."""
     try:
         with os.scandir(path) as found:
             return [(entry.name, is_folder(entry)) for entry in found]
@@ -68,7 +59,6 @@ def entries(path: str | os.PathLike[str], expected: str) -> list[tuple[str, bool
 
 
 def is_folder(entry: os.DirEntry[str]) -> bool:
-    """Tell whether an entry is a folder. Links are followed; a dangling link is no folder."""
     try:
         return entry.is_dir()
     except OSError as error:
@@ -78,12 +68,10 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def is_image(name: str) -> bool:
-    """Tell whether a file counts as an image by the ending of its name."""
     return name.lower().endswith(EXTENSIONS)
 
 
 def image_test(context: Context) -> Callable[[str], bool]:
-    """Make the function that tells whether a file counts as an image."""
     given = context.option("endings")
     if given is None:
         return is_image
@@ -91,17 +79,16 @@ def image_test(context: Context) -> Callable[[str], bool]:
     more = [part.strip().lower() for part in parts]
     if not all(part.strip(".") for part in more):
         raise OptionError(f"endings={given!r}: expected endings as '.gif,.avif', or 'none'")
-    endings = tuple(f".{part.removeprefix('.')}" for part in more if part != _NO_ENDING)
-    return functools.partial(_ends, (*EXTENSIONS, *endings), bare=_NO_ENDING in more)
+    ends = ends_in(
+        *EXTENSIONS, *(f".{part.removeprefix('.')}" for part in more if part != _NO_ENDING)
+    )
+    takes_bare = _NO_ENDING in more
+    return lambda name: ends(name) or (takes_bare and "." not in os.path.basename(name))
 
 
 def ends_in(*endings: str) -> Callable[[str], bool]:
-    """Make a function that tells whether a name has one of some endings, in any case."""
-    return functools.partial(_ends, tuple(ending.lower() for ending in endings), bare=False)
-
-
-def _ends(endings: tuple[str, ...], name: str, *, bare: bool) -> bool:
-    return name.lower().endswith(endings) or (bare and "." not in os.path.basename(name))
+    lower = tuple(ending.lower() for ending in endings)
+    return lambda name: name.lower().endswith(lower)
 
 
 def is_taken(path: str, result: Listing, context: Context, *, is_wanted: bool = True) -> bool:
@@ -122,10 +109,7 @@ def images(
     root: str | os.PathLike[str], top: str, result: Listing, context: Context,
     wanted: Callable[[str], bool] = is_image,
 ) -> list[tuple[bytes, int]]:  # fmt: skip
-    """List the key and the bytes of every image below a folder, at any depth, sorted by key.
-
-    The arguments are those of `walk`.
-    """
+    """List the key and the bytes of every image below a folder, sorted by key."""
     return sorted(
         (os.fsencode(f"{folder}/{name}" if folder else name), size)
         for folder, files in walk(os.fspath(root), top, result, context, wanted)
@@ -137,11 +121,7 @@ def walk(
     root: str, top: str, result: Listing, context: Context,
     wanted: Callable[[str], bool] = is_image,
 ) -> Iterator[tuple[str, list[tuple[str, int]]]]:  # fmt: skip
-    """Yield (folder, [(image name, bytes)]) for a folder and all folders below it.
-
-    Names within a folder are sorted as text. A folder that leads back to a folder above it, through
-    a link, is not entered.
-    """
+    """Yield (folder, [(image name, bytes)]), names sorted; links to a folder above are left out."""
     waiting: list[tuple[str, tuple[_Identity, ...]]] = [(top, (_identity(root),) if top else ())]
     while waiting:
         folder, ancestors = waiting.pop()
@@ -195,7 +175,6 @@ def _identity(folder: str) -> _Identity:
 
 
 def tell_others(result: Listing) -> None:
-    """Add a warning about files that are not taken as images, and say how to take them."""
     if not result.others:
         return
     from PIL import Image  # slow to import
@@ -218,16 +197,15 @@ def tell_others(result: Listing) -> None:
 
 
 def archive_hint(path: str | os.PathLike[str]) -> str:
-    """Name the command that packs an archive in a folder, or in a folder in it; "" without one."""
+    """Name the command that packs an archive in a folder, or in a folder in it."""
     places = [""]
     while places:
         place = places.pop(0)
         for name, is_folder in sorted(entries(os.path.join(path, place), "a folder")):
             below = os.path.join(place, name)
             if name.lower().endswith(ARCHIVES) and not is_folder:
-                archive = shlex.quote(os.path.join(path, below))
-                stem = shlex.quote(name.partition(".")[0] or "archive")
-                return f"; it holds {below}: packio pack {archive} {stem}.lmdb"
+                stem = name.partition(".")[0] or "archive"
+                return f"; it holds {below}: {command(os.path.join(path, below), stem)}"
             if is_folder and not place and not is_hidden(name):
                 places.append(below)
     return ""
@@ -244,38 +222,19 @@ def folder_opened(path: str | os.PathLike[str]) -> Iterator[int]:
 
 @contextlib.contextmanager
 def opened(root: str | os.PathLike[str], keys: Sequence[bytes]) -> Iterator[ReadRecord]:
-    """Yield a function that reads an image by its position."""
     with contextlib.ExitStack() as stack:
         try:
             descriptor = stack.enter_context(folder_opened(root))
         except OSError as error:
             raise ReadError(f"{os.fspath(root)}: {error.strerror}; it was listed before") from error
-        yield lambda position: image_record(whole_file(descriptor, keys[position], is_image=True))
+        yield lambda position: image_record(whole_file(descriptor, keys[position]))
 
 
 def reader(root: str | os.PathLike[str]) -> Callable[[bytes], bytes]:
     return lambda key: whole_file(None, os.path.join(os.fsencode(root), key))
 
 
-def check_head(head: bytes, size: int) -> None:
-    """Refuse a large file that no image begins like, before the rest of the file is read."""
-    if encodings.is_image(head):
-        return
-    from PIL import Image, UnidentifiedImageError
-
-    Image.init()
-    encodings.load_plugins()
-    if any(accepts is not None and accepts(head[:16]) for _, accepts in Image.OPEN.values()):
-        return
-    try:
-        Image.open(io.BytesIO(head)).close()
-    except UnidentifiedImageError as error:
-        raise encodings.unidentified(head, size) from error
-    except Exception:  # noqa: BLE001, S110 (a plugin needs more than the head: read the file)
-        pass
-
-
-def whole_file(root: int | None, key: bytes, *, is_image: bool = False) -> bytes:
+def whole_file(root: int | None, key: bytes) -> bytes:
     """Read a regular file; a file that changes meanwhile is read a second time."""
     # without O_NONBLOCK, opening a FIFO would wait for its writer
     descriptor = os.open(key, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=root)
@@ -286,8 +245,6 @@ def whole_file(root: int | None, key: bytes, *, is_image: bool = False) -> bytes
                 raise DecodeError("not a regular file")
             if before.st_size > MAX_BYTES:
                 raise DecodeError(f"{before.st_size} bytes; the limit is {MAX_BYTES:,}")
-            if is_image and before.st_size > LARGE:
-                check_head(read_at(descriptor, HEAD_BYTES, 0), before.st_size)
             data = read_at(descriptor, before.st_size + 1, 0)
             after = os.fstat(descriptor)
             if len(data) == before.st_size and after.st_mtime_ns == before.st_mtime_ns:
@@ -297,20 +254,18 @@ def whole_file(root: int | None, key: bytes, *, is_image: bool = False) -> bytes
     raise DecodeError("changed while it was read, twice")
 
 
-def sizes(folder: int, paths: Sequence[bytes]) -> list[int]:
-    """Bytes of each file, -1 where there is none."""
+def sizes(root: str | os.PathLike[str], paths: Sequence[bytes]) -> list[int]:
+    """Bytes of each file below a folder, -1 where there is none."""
+
+    def size(path: bytes) -> int:
+        try:
+            return os.stat(path, dir_fd=folder).st_size
+        except OSError:  # an error comes when the file is read
+            return -1
 
     def look(start: int) -> list[int]:
-        return [_size(path, folder) for path in paths[start : start + _STAT_FILES]]
+        return [size(path) for path in paths[start : start + _STAT_FILES]]
 
-    with ThreadPool(
-        _STAT_THREADS, "packio-stat"
-    ) as pool:  # threads share the waiting for a network
+    # threads share the waiting for a network
+    with folder_opened(root) as folder, ThreadPool(_STAT_THREADS, "packio-stat") as pool:
         return [size for part in pool.map(look, range(0, len(paths), _STAT_FILES)) for size in part]
-
-
-def _size(path: bytes, folder: int) -> int:
-    try:
-        return os.stat(path, dir_fd=folder).st_size
-    except OSError:  # an error comes when the file is read
-        return -1

@@ -9,18 +9,24 @@ Source: POSIX.1-2017, pax, "ustar Interchange Format" (read by `tarfile`); PKWAR
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
+import lzma
 import os
+import shlex
 import stat
 import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, NamedTuple
 
-from packio.errors import DecodeError
+from packio.errors import DecodeError, OutputError, SourceError
 from packio.sources import _files
+from packio.sources._rows import ListedFile, ScratchFile
 from packio.system.files import check_of_file, read_at
 
 TAR, _STORED, _DEFLATED = -1, zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
@@ -28,14 +34,21 @@ _MOST_HEADER = 1 << 20  # bytes of a long name, or of a pax header
 _MOST_DEFLATED = 1032  # bytes that deflate makes of one byte, at most
 _CHUNK = 1 << 20
 _MOST_TIME = 1 << 62  # seconds; a damaged header may claim any
+_COMPRESSED: dict[bytes, tuple[str, Callable[..., Any] | None]] = {
+    b"\x1f\x8b": ("gunzip", gzip.open),
+    b"BZh": ("bunzip2", bz2.open),
+    b"\xfd7zXZ\0": ("unxz", lzma.open),
+    b"\x28\xb5\x2f\xfd": ("unzstd", None),
+}
+_MOST_EXPANSION, _ALWAYS_ALLOWED = 200, 64 << 20  # bytes unpacked for a byte packed; bytes
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature; lengths of the name and of extra fields
 _ENCRYPTED, _UTF8 = 0x41, 0x800  # bits of a zip member's flags
 _TAR_KINDS = {
-    tarfile.SYMTYPE: "a symbolic link",
+    tarfile.LNKTYPE: "a hard link; tar it again with --hard-dereference",
+    tarfile.SYMTYPE: "a symbolic link; tar it again with --dereference",
     tarfile.CHRTYPE: "a device",
     tarfile.BLKTYPE: "a device",
     tarfile.FIFOTYPE: "a FIFO",
-    tarfile.GNUTYPE_SPARSE: "a sparse file",
 }
 
 
@@ -61,54 +74,19 @@ class Entry(NamedTuple):
 
 
 def of_tar(descriptor: int, start: int, size: int) -> Iterator[Entry]:
-    """Yield the members of a tar archive, in order."""
-    window = _Window(descriptor, start, size)
-    end = -1
-    earlier: dict[bytes, Entry] | None = None  # by name; None before the first hard link
+    window, end = _Window(descriptor, start, size), -1
     try:
-        for info in _infos(window):
+        tar = tarfile.TarFile(fileobj=window, encoding="utf-8", errors="surrogateescape")
+        while (info := tar.next()) is not None:
+            tar.members.clear()  # type: ignore[attr-defined]  # unknown to typeshed; it keeps all
+            if info.offset <= end:
+                raise DecodeError(f"damaged: the member at {info.offset} has a negative size")
             end = info.offset
-            if info.isdir():
-                continue
-            member = _tar_member(info, start, size)
-            if info.islnk():
-                if earlier is None:
-                    again = _infos(_Window(descriptor, start, size), stop=info.offset)
-                    before = [_tar_member(found, start, size) for found in again]
-                    earlier = {found.name: found for found in before}
-                member = _linked(member, earlier.get(_name(info.linkname)))
-            if earlier is not None:
-                earlier[member.name] = member
-            yield member
+            if not info.isdir():
+                yield _tar_member(info, start, size)
+        _check_end(window, tar.offset)
     except (tarfile.TarError, ValueError, OverflowError, RecursionError, struct.error) as error:
         raise DecodeError(f"damaged or cut off after {max(end, 0)}: {error}") from error
-
-
-def _infos(window: _Window, stop: int | None = None) -> Iterator[tarfile.TarInfo]:
-    """Yield the headers that lie before a position; without one, all, and check how they end."""
-    end = -1
-    tar = tarfile.TarFile(fileobj=window, encoding="utf-8", errors="surrogateescape")
-    while (info := tar.next()) is not None:
-        tar.members.clear()  # type: ignore[attr-defined]  # unknown to typeshed; it keeps all
-        if info.offset <= end:
-            raise DecodeError(f"damaged: the member at {info.offset} has a negative size")
-        end = info.offset
-        if stop is not None and end >= stop:
-            return
-        yield info
-    _check_end(window, tar.offset)
-
-
-def _name(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
-
-
-def _linked(link: Entry, target: Entry | None) -> Entry:
-    """Return a hard link as a member of its own name with the content of the one it is of."""
-    if target is None:
-        problem = "a hard link to what is not before it; tar it again with --hard-dereference"
-        return link._replace(problem=problem)
-    return target._replace(name=link.name)
 
 
 class _Window(io.RawIOBase):
@@ -119,7 +97,6 @@ class _Window(io.RawIOBase):
         self._descriptor, self._position = descriptor, 0
 
     def read_at(self, position: int, length: int) -> bytes:
-        """Read so many bytes, or fewer at the end."""
         length = max(0, min(length, self.size - position))
         return read_at(self._descriptor, length, self.start + position)
 
@@ -143,16 +120,14 @@ class _Window(io.RawIOBase):
 def _tar_member(info: tarfile.TarInfo, start: int, size: int) -> Entry:
     problem = ""
     if info.issparse():
-        problem = _TAR_KINDS[tarfile.GNUTYPE_SPARSE]
-    elif not info.isreg() and not info.islnk():
+        problem = "a sparse file; tar it again without --sparse"
+    elif not info.isreg():
         problem = _TAR_KINDS.get(info.type, f"of the kind {info.type!r}, which is no file")
-    elif info.isreg() and (info.size < 0 or info.offset_data + info.size > size):
+    elif info.size < 0 or info.offset_data + info.size > size:
         problem = f"cut off: {info.size} bytes at {info.offset_data}, the archive has {size}"
-    if info.issym() or info.issparse():
-        problem += "; tar it again with --dereference, without --sparse"
     mtime = int(min(max(info.mtime, -_MOST_TIME), _MOST_TIME))
     extent = Extent(start + info.offset_data, info.size, info.size, TAR, mtime)
-    return Entry(_name(info.name), extent, problem)
+    return Entry(info.name.encode("utf-8", "surrogateescape"), extent, problem)
 
 
 def _check_end(window: _Window, position: int) -> None:
@@ -178,16 +153,12 @@ def of_zip(descriptor: int) -> Iterator[Entry]:
         check_of_file(error, "the archive")
         raise DecodeError(f"damaged or cut off: {error}") from error
     for info in infos:
-        name = _zip_name(info)
+        name = info.orig_filename.encode("utf-8" if info.flag_bits & _UTF8 else "cp437")
         if not name.endswith(b"/"):
             extent = Extent(
                 info.header_offset, info.compress_size, info.file_size, info.compress_type, info.CRC
             )
             yield Entry(name, extent, _zip_problem(info, size))
-
-
-def _zip_name(info: zipfile.ZipInfo) -> bytes:
-    return info.orig_filename.encode("utf-8" if info.flag_bits & _UTF8 else "cp437")
 
 
 def _zip_problem(info: zipfile.ZipInfo, size: int) -> str:
@@ -208,16 +179,10 @@ def _zip_problem(info: zipfile.ZipInfo, size: int) -> str:
     return ""
 
 
-def read(descriptor: int, extent: Extent, *, is_image: bool = False) -> bytes:
-    """Read a member."""
+def read(descriptor: int, extent: Extent) -> bytes:
     if extent.size > _files.MAX_BYTES:
         raise DecodeError(f"{extent.size} bytes; the limit is {_files.MAX_BYTES:,}")
     start = extent.offset if extent.method == TAR else _content(descriptor, extent)
-    if is_image and extent.size > _files.LARGE:
-        head = _exactly(descriptor, min(extent.packed, _files.HEAD_BYTES), start)
-        if extent.method == _DEFLATED:
-            head = _inflated(head, _files.HEAD_BYTES)
-        _files.check_head(head, extent.size)
     data = _exactly(descriptor, extent.packed, start)
     if extent.method == TAR:
         return data
@@ -250,3 +215,52 @@ def _inflated(data: bytes, most: int) -> bytes:
         return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, most)
     except zlib.error as error:
         raise DecodeError(f"damaged: {error}") from error
+
+
+def readable(
+    path: Path, scratch: str | os.PathLike[str] | None
+) -> tuple[ListedFile | ScratchFile, str]:
+    """The archive, unpacked once if it is compressed, and how the user unpacks it."""
+    try:
+        with open(path, "rb") as file:
+            start = file.peek(8)
+            for magic, (command, unpack) in _COMPRESSED.items():
+                if start.startswith(magic):
+                    advice = f"unpack it: {command} < {shlex.quote(str(path))} > unpacked.tar; "
+                    return _unpacked(path, file, unpack, advice, scratch), advice
+        return ListedFile.of(path), ""
+    except OSError as error:
+        check_of_file(error, path)
+        raise SourceError(f"{path}: {error.strerror}; expected an archive of images") from error
+
+
+def _unpacked(
+    path: Path, file: IO[bytes], unpack: Callable[..., Any] | None, advice: str,
+    scratch: str | os.PathLike[str] | None,
+) -> ScratchFile:  # fmt: skip
+    if unpack is None:
+        raise SourceError(f"{path}: compressed by zstd; {advice}then pack that")
+    try:
+        found = ScratchFile(scratch, f"{path} was unpacked there")
+        with unpack(file) as stream:
+            while chunk := _next_chunk(path, stream):
+                # of what has been read, so that a bomb is noticed before it fills the disk
+                most = max(_ALWAYS_ALLOWED, _MOST_EXPANSION * file.tell())
+                if found.size + len(chunk) > most:
+                    raise SourceError(
+                        f"{path}: {_MOST_EXPANSION} times as large unpacked, and more; if that is "
+                        f"meant, {advice}"
+                    )
+                found.write(chunk)
+        found.finish()
+    except OutputError as error:
+        raise SourceError(f"{error}, or {advice}") from error
+    return found
+
+
+def _next_chunk(path: Path, stream: IO[bytes]) -> bytes:
+    try:
+        return stream.read(_CHUNK)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        check_of_file(error, path)
+        raise SourceError(f"{path}: damaged or cut off ({error}); restore the file") from error

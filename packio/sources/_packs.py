@@ -29,13 +29,10 @@ _MOST_UNLISTED = 1 << 24  # an index may be forged
 
 @dataclasses.dataclass(frozen=True)
 class PackListing(Listing):
-    """The listing of packs."""
-
     packs: tuple[Pack, ...] = ()
 
 
 def listing(packs: Sequence[Pack], classes: Sequence[str] | None = None) -> PackListing:
-    """List the samples of packs, in the order of the packs."""
     check_alike(packs)
     names = list(all_classes(p.classes for p in packs) if classes is None else classes)
     moves = [_relabelling(p, names) for p in packs]
@@ -59,7 +56,6 @@ def listing(packs: Sequence[Pack], classes: Sequence[str] | None = None) -> Pack
 
 
 def _left_out(pack: Pack) -> list[tuple[bytes, str]]:
-    """Key and reason of each record of a container of others that is no good sample."""
     listed = pack.metadata.get("left_out", [])
     if not listed:
         return []
@@ -99,7 +95,7 @@ def _labels(packs: Sequence[Pack], moves: Sequence[Relabelling]) -> list[int] | 
 
 
 def joined_splits(packs: Sequence[Pack]) -> tuple[np.ndarray | None, list[str]]:
-    """The split of each sample, (N,) uint8, and the names; (None, []) if there are no splits."""
+    """The split of each sample, (N,) uint8, or None, and the names."""
     each = [_splits_of(p) for p in packs]
     names = all_classes(each)
     if not names:
@@ -118,7 +114,6 @@ def _splits_of(pack: Pack) -> list[str]:
 
 
 def check_alike(packs: Sequence[Pack]) -> None:
-    """Refuse packs that cannot be merged into one pack."""
     first = packs[0]
     for other in packs[1:]:
         for what, of in (("labels", _label_kind), ("splits", _split_kind)):
@@ -150,27 +145,20 @@ def _split_kind(pack: Pack) -> str:
 
 
 class DamagedLevel(Field):
-    """A level whose bytes are not those that were packed: in their place, the data are the reason.
-
-    Packing leaves such a level out, or refuses its sample.
-    """
+    """A level that is not as it was packed: its data are the reason. Packing leaves it out."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """What reads the samples of packs: `Listing.open`."""
-
     packs: tuple[Pack, ...]
     moves: tuple[Relabelling, ...]
     edges: list[int]
     with_levels: bool = True
 
     def __call__(self, rows: Any) -> AbstractContextManager[ReadRecord]:
-        """Open the packs, for some rows of the listing."""
         return each(self._read, rows)
 
     def _read(self, rows: ListedRows, position: int) -> Record[Field]:
-        """Read a sample of one of the packs."""
         row = int(rows.columns["position"][position])
         number = bisect.bisect_right(self.edges, row) - 1
         pack, place = self.packs[number], row - self.edges[number]
@@ -188,7 +176,6 @@ class Reading:
 
 
 def _levels(pack: Pack, place: int) -> dict[str, Field]:
-    """The levels of an image, damaged ones among them."""
     found = dict[str, Field]()
     for name in pack.levels.values():
         try:

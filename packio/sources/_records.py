@@ -3,6 +3,7 @@
 A row of a table is a mapping of column names to cells. `Roles` says once for the whole table which
 columns are fields and which are metadata. An item of a Python dataset is an image, a tuple (image,
 label), or a mapping. `item_of` finds the roles of its values by their names and types.
+`attach_records` makes the records of a listing of files.
 
 Boxes stay as the source has them, and ``frame`` says where they lie: ``Frame(width, height)`` with
 the size that the annotations give for the image, ``Frame(fractions=True)`` for YOLO's fractions,
@@ -17,9 +18,12 @@ an array of one dimension or more. A number or a text becomes metadata.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+import os
 import struct
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,9 +31,9 @@ import numpy as np
 from packio.errors import DecodeError
 from packio.sample.facts import Facts
 from packio.sample.record import IMAGE, MASK, Field, Frame, Record
-from packio.sources import FieldOrigins, _values
+from packio.sources import FieldOrigins, L, _values
+from packio.sources._rows import ListedRows, each
 from packio.sources.tables import columns as tables
-from packio.sources.tables.objects import ObjectColumn, column_of, frame_of
 
 _BOX_NAMES = ("boxes", "bboxes", "bbox")
 _BOX_LABEL_NAMES = (
@@ -38,64 +42,80 @@ _BOX_LABEL_NAMES = (
 _BOX_COLUMNS = {"area": "area", "iscrowd": "crowd", "crowd": "crowd"}  # name in an item → column
 _KEY_NAMES = ("key", "__key__", "file_name", "filename", "file_path", "path", "image_path")
 _META_NAMES = ("meta", "metadata", "json")
+_ANNOTATIONS = "annotations"  # column of rows
 _SIZE = struct.Struct("<I")
 
 
-class Roles(NamedTuple):
-    """The roles of the columns of a table. Columns without a role are metadata.
+class Annotations(NamedTuple):
+    """What a source says of one image; boxes are (k, 4) XYXY, as `frame` says."""
 
-    Attributes:
-        fields: Name of a field, as ``image`` or ``depth`` → (column, kind).
-        others: Columns that are neither fields nor metadata, as the label.
-        has_meta: Whether any column is metadata; each row then has some, perhaps empty.
-        root: Folder that paths in cells are relative to.
-        objects: Column of boxes.
+    meta: bytes | None = None
+    boxes: np.ndarray | None = None
+    box_columns: Mapping[str, np.ndarray] = {}
+    frame: Frame | None = Frame()
+    facts: Mapping[str, Facts] = {}  # of fields, where these are known
+
+
+def attach_records(
+    listing: L, root: str | os.PathLike[str], origins: FieldOrigins,
+    cells: Mapping[str, Sequence[Any]], annotations: Sequence[Annotations] | None = None,
+) -> L:  # fmt: skip
+    """The listing of images with records made of cells and annotations.
+
+    Cells are values of the fields; bytes are the path of a file, b"" is none. Other cells are of no
+    field: they are there to be compared.
     """
+    root, origins = os.path.abspath(root), {IMAGE: (IMAGE, IMAGE), **origins}
+    columns = {IMAGE: listing.keys, **cells}
+    files = _values.files_of(columns, origins, root) if len(origins) > 1 else None
+    if annotations is not None:
+        columns[_ANNOTATIONS] = annotations
+    opened = functools.partial(each, _read, root, origins)
+    return dataclasses.replace(listing, files=files, rows=ListedRows(columns), open=opened)
+
+
+def _read(root: str, origins: FieldOrigins, rows: ListedRows, position: int) -> Record[Field]:
+    values = {name: rows.columns[name][position] for name in origins}
+    for name, value in values.items():
+        if isinstance(value, bytes):
+            values[name] = Path(os.fsdecode(value)) if value else None
+    own = rows.columns[_ANNOTATIONS][position] if _ANNOTATIONS in rows.columns else Annotations()
+    return record_of(values, origins, root, own)
+
+
+class Roles(NamedTuple):
+    """The roles of a table's columns; `others`, as the label, are neither field nor metadata."""
 
     fields: FieldOrigins
     others: frozenset[str]
-    has_meta: bool
-    root: str
-    objects: ObjectColumn | None = None
+    has_meta: bool  # each row then has some, perhaps empty
+    root: str  # of paths in cells
+    objects: tables.ObjectColumn | None = None
 
     def record(self, cells: Mapping[str, Any]) -> Record[Field]:
         values = {name: cells.get(column) for name, (column, _) in self.fields.items()}
         taken = {column for column, _ in self.fields.values()} | self.others
         meta = {name: cell for name, cell in cells.items() if name not in taken}
-        if self.objects is None:
-            text = tables.meta(meta) if self.has_meta else None
-            return record_of(values, self.fields, self.root, text)
         record = record_of(values, self.fields, self.root)
-        own = meta.pop(self.objects.name, None)
-        boxes, further, rest = self.objects.taken(own, record.image)
-        meta |= {self.objects.name: rest} if rest else {}
-        return dataclasses.replace(
-            record, boxes=boxes, box_columns=further, meta=tables.meta(meta),
-            frame=frame_of(meta),
-        )  # fmt: skip
+        if self.objects is not None:
+            boxes, further, frame = self.objects.pop_from(meta, record.image)
+            record = dataclasses.replace(record, boxes=boxes, box_columns=further, frame=frame)
+        return dataclasses.replace(record, meta=tables.meta(meta)) if self.has_meta else record
 
 
 def record_of(
-    values: Mapping[str, Any], fields: FieldOrigins, root: str = "", meta: bytes | None = None,
-    boxes: np.ndarray | None = None, box_columns: Mapping[str, np.ndarray] | None = None,
-    frame: Frame | None = Frame(),  # noqa: B008 (a constant)
+    values: Mapping[str, Any], fields: FieldOrigins, root: str = "",
+    annotations: Annotations = Annotations(),  # noqa: B008 (a constant)
 ) -> Record[Field]:  # fmt: skip
-    """Make a record without key and label.
-
-    Args:
-        values: Name of a field → its value; None for none.
-        fields: Name of a field → (column, kind).
-        root: Folder that paths among the values are relative to.
-        meta: Metadata, a JSON object.
-        boxes: (k, 4) float32 XYXY, as ``frame`` says.
-        box_columns: Columns of the boxes.
-        frame: Where boxes and masks lie; None: in the stored image.
-    """
+    """Make a record without key and label; paths among the values are relative to the root."""
     made = _values.fields_of(values, fields, root)
     if IMAGE not in made:
         raise DecodeError(f"column {fields[IMAGE][0]!r} is empty; expected an image")
+    for name in made.keys() & annotations.facts.keys():
+        made[name] = made[name]._replace(facts=annotations.facts[name])
     return Record(
-        b"", made, boxes=boxes, box_columns=box_columns or {}, meta=meta, frame=frame
+        b"", made, boxes=annotations.boxes, box_columns=annotations.box_columns,
+        meta=annotations.meta, frame=annotations.frame,
     )  # fmt: skip
 
 
@@ -128,7 +148,6 @@ class Item(NamedTuple):
 def item_of(
     item: Any, asked: FieldOrigins, label_col: str | None = None, box_format: str | None = None
 ) -> Item:
-    """Take an item of a dataset apart."""
     left = {str(name): value for name, value in _members(item).items() if value is not None}
     values = {name: left.get(column) for name, (column, _) in asked.items()}
     for column, _ in asked.values():
@@ -145,8 +164,7 @@ def item_of(
     if image is None:
         raise DecodeError(f"no image among {', '.join(map(ascii, left))}; expected 'image'")
     pixels = _image(image)
-    box_name = tables.guess(left, _BOX_NAMES) if box_format != "none" else None
-    boxes, box_columns, frame = _boxes(box_name, left, pixels, box_format)
+    boxes, box_columns, frame = _pop_boxes(left, pixels, box_format)
     mask_name = tables.guess(left, tables.MASK_NAMES)
     mask = left.pop(mask_name) if mask_name and _values.is_picture(left[mask_name]) else None
     usual = () if label_col is not None else tables.LABEL_NAMES
@@ -167,15 +185,9 @@ def item_of(
     if mask is not None:
         fields[MASK], values[MASK] = ("mask", "mask"), mask
     rest = {n: value for n, value in left.items() if not n.startswith("__")} | meta
-    record = record_of(
-        {IMAGE: pixels, **values}, fields, "", tables.meta(rest) if rest else None, boxes,
-        box_columns, frame,
-    )  # fmt: skip
+    own = Annotations(tables.meta(rest) if rest else None, boxes, box_columns, frame)
+    record = record_of({IMAGE: pixels, **values}, fields, "", own)
     return Item(record, _label(label), key, _values.path_of(image))
-
-
-def names_of(item: Any) -> set[str]:
-    return set(map(str, _members(item)))
 
 
 def _key(value: str | bytes | None) -> str | None:
@@ -186,17 +198,13 @@ def _key(value: str | bytes | None) -> str | None:
 
 
 def _members(item: Any) -> dict[Any, Any]:
+    """Image, label and whatever follows; a mapping in a tuple gives its members."""
     if isinstance(item, Mapping) and not _values.is_file(item):
         return dict(item)
     if not isinstance(item, (tuple, list)):
         return {"image": item}
     if not item:
         raise DecodeError("an empty tuple; expected (image, label)")
-    return _of_tuple(item)
-
-
-def _of_tuple(item: tuple[Any, ...] | list[Any]) -> dict[str, Any]:
-    """Image, label and whatever follows; a mapping in the tuple gives its members."""
     found: dict[str, Any] = {"image": item[0]}
     for i, value in enumerate(item[1:], 1):
         if isinstance(value, Mapping) and not _values.is_file(value):
@@ -215,15 +223,13 @@ def _image(value: Any) -> Field:
     return Field("image", *_values.raw_planes(value))
 
 
-def _boxes(
-    name: str | None, left: dict[str, Any], image: Field, box_format: str | None
+def _pop_boxes(
+    left: dict[str, Any], image: Field, box_format: str | None
 ) -> tuple[np.ndarray | None, dict[str, np.ndarray], Frame]:
+    name = tables.guess(left, _BOX_NAMES) if box_format != "none" else None
     if name is None:
-        if (objects := column_of(left, box_format)) is None:
-            return None, {}, Frame()
-        own, columns, rest = objects.taken(left.pop(objects.name), image)
-        left |= {objects.name: rest} if rest else {}
-        return own, columns, frame_of(left)
+        objects = tables.find_objects(left, box_format)
+        return (None, {}, Frame()) if objects is None else objects.pop_from(left, image)
     boxes = left.pop(name)
     found = _corners(boxes, name, box_format)
     height, width = getattr(boxes, "canvas_size", (0, 0))  # of torchvision's BoundingBoxes
@@ -277,11 +283,7 @@ def _label(value: Any) -> Hashable:
 
 
 def to_bytes(record: Record[Field]) -> bytes:
-    """Bytes of a record without key and label, for a scratch file.
-
-    They are the length of a header (uint32, little-endian), the header (JSON), and the data of the
-    fields, end to end. The header describes the fields, and holds the metadata and the boxes.
-    """
+    """A record for a scratch file: length of the header (uint32), the header (JSON), the data."""
     boxes = {} if record.boxes is None else {"": record.boxes, **record.box_columns}
     header = json.dumps([
         [[name, f.kind, len(f.data), f.facts] for name, f in record.fields.items()],

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from packio.errors import DecodeError, PackioError
+from packio.errors import DecodeError
 from packio.images import encodings
 from packio.sample import fields
 from packio.sample.facts import Facts
@@ -30,40 +30,23 @@ _IMAGES = (*_files.EXTENSIONS, ".gif")
 
 
 def field_name(text: str) -> str:
-    """A name for a field, made from the name of a column or of a file's ending.
-
-    For example, ``depth map`` becomes ``depth_map``, and ``2`` becomes ``field_2``.
-    """
+    """A field called as a column: ``depth map`` is ``depth_map``, and ``2`` is ``field_2``."""
     name = re.sub(r"[^A-Za-z0-9_-]", "_", text)
     taken = (*fields.RESERVED, IMAGE, MASK)
     return f"field_{name}" if not re.match("[A-Za-z_]", name) or name in taken else name
 
 
 def is_field(value: Any) -> bool:
-    """Tell whether a value becomes a field even if the user does not ask for the field.
-
-    Arrays and tensors of one dimension or more become fields, as do bytes and images. Text and
-    numbers become metadata.
-    """
+    """Whether a value becomes a field even if the user does not ask for the field."""
     return is_encoded(value) or is_pillow(value) or (is_array(value) and value.ndim >= 1)
 
 
 def field(value: Any, kind: str | None, root: str | os.PathLike[str] = "") -> Field | None:
     """Make a field of a value; None if the value is missing.
 
-    None is missing. Empty or blank text is a value of the kind ``text``; for any other kind it is
-    missing.
-
-    A path object, as ``Path("caption/1.txt")``, always names a file. A str of the kind ``text`` is
-    always the text itself; a str of any other kind is the path of a file. So a source that reads
-    its fields from files gives path objects.
-
-    Args:
-        value: Text, bytes, an array, a tensor, a number, a list of numbers, an image, or the path
-            of a file.
-        kind: Of the field. None takes the kind from the value's type; a str that ends as an image
-            or as ``.npy`` is then the path of a file.
-        root: Folder that paths are relative to; "" is the working folder.
+    Blank text is a value of the kind ``text``; for any other kind it is missing. A path object, as
+    ``Path("caption/1.txt")``, always names a file. A str of the kind ``text`` is the text itself,
+    of another kind the path of a file; without a kind, what it ends in decides.
     """
     blank = isinstance(value, str) and not value.strip()
     if value is None or (blank and kind not in (None, "text")):
@@ -95,7 +78,6 @@ def fields_of(
     origins: FieldOrigins,
     root: str | os.PathLike[str] = "",
 ) -> dict[str, Field]:
-    """Fields of a sample."""
     found: dict[str, Field] = {}
     for name, value in values.items():
         try:
@@ -113,21 +95,21 @@ def fields_of(
 
 
 def files_of(
-    keys: Sequence[bytes], cells: Mapping[str, Sequence[Any]], origins: FieldOrigins,
-    root: str | os.PathLike[str],
-) -> list[tuple[bytes, ...]]:  # fmt: skip
+    cells: Mapping[str, Sequence[Any]], origins: FieldOrigins, root: str
+) -> list[tuple[bytes, ...]]:
     """Paths of the files that each sample is read from: of the image, and of fields."""
 
-    def path_of(name: str, value: Any) -> bytes:
-        kind = origins[name][1]
+    def path_of(value: Any, kind: str | None) -> bytes:
+        if isinstance(value, bytes):
+            return value
         if not isinstance(value, str) or not value.strip():
             return b""
         is_text = (kind or kind_of_text(value)) == "text"
         return b"" if is_text else os.fsencode(os.path.abspath(os.path.join(root, value)))
 
-    named = [name for name, (_, kind) in origins.items() if kind != "text"]
-    further = [[path_of(name, value) for value in cells[name]] for name in named]
-    return [(key, *filter(None, paths)) for key, *paths in zip(keys, *further, strict=True)]
+    named = {name: kind for name, (_, kind) in origins.items() if kind != "text"}
+    columns = [[path_of(value, kind) for value in cells[name]] for name, kind in named.items()]
+    return [tuple(filter(None, paths)) for paths in zip(*columns, strict=True)]
 
 
 def kind_of_text(text: str, *, is_path: bool = False) -> str:
@@ -148,7 +130,6 @@ def _image_field(value: Any) -> Field:
 
 
 def is_file(value: Any) -> bool:
-    """Tell whether a value is an undecoded image of Hugging Face's datasets."""
     return isinstance(value, Mapping) and bool(value) and value.keys() <= {"bytes", "path"}
 
 
@@ -158,14 +139,12 @@ def is_encoded(value: Any) -> bool:
 
 
 def is_pillow(value: Any) -> bool:
-    """Tell whether a value is a Pillow image."""
     from PIL import Image
 
     return isinstance(value, Image.Image)
 
 
 def is_array(value: Any) -> bool:
-    """Tell whether a value is a NumPy array or a tensor."""
     return isinstance(value, np.ndarray) or _is_tensor(value)
 
 
@@ -182,18 +161,15 @@ def is_picture(value: Any) -> bool:
 
 
 def path_of(value: Any) -> str | None:
-    """Path of an image that is a file; None if the image is no file."""
     value = value.get("path") if is_file(value) else value
     return os.fsdecode(value) if isinstance(value, (str, os.PathLike)) else None
 
 
 def file_bytes(path: str) -> bytes:
-    """Read a file."""
     return _files.whole_file(None, os.fsencode(path))
 
 
 def encoded(value: Any) -> bytes:
-    """Bytes of an image that is encoded already."""
     data, path = value.get("bytes") if is_file(value) else value, path_of(value)
     if path is not None and (data is value or data is None):
         return file_bytes(path)
@@ -203,12 +179,11 @@ def encoded(value: Any) -> bytes:
 
 
 def array(value: Any) -> np.ndarray:
-    """A NumPy array of a tensor, an array, or a list."""
     return np.asarray(value.detach().cpu().numpy() if _is_tensor(value) else value)
 
 
 def raw_planes(value: Any) -> tuple[bytes, Facts]:
-    """Raw pixels (C, H, W), little-endian, of a Pillow image, an array or a tensor."""
+    """Raw pixels (C, H, W), little-endian."""
     pixels = _pixels(value)
     height, width, channels = pixels.shape
     planes = pixels.transpose(2, 0, 1).astype(pixels.dtype.newbyteorder("<"), copy=False)
@@ -250,12 +225,10 @@ def _pillow_pixels(image: Any) -> np.ndarray:
 
 
 def fits_png(facts: Facts) -> bool:
-    """Tell whether a PNG can hold such pixels so that all decoders return the same pixels."""
     return facts.dtype == "uint8" or (facts.dtype == "uint16" and facts.channels == 1)
 
 
 def as_png(planes: bytes, facts: Facts) -> bytes:
-    """Raw pixels as a PNG."""
     dtype = np.dtype(facts.dtype).newbyteorder("<")
     pixels = np.frombuffer(planes, dtype).reshape(facts.channels, facts.height, facts.width)
     return _png(pixels[0] if facts.channels == 1 else pixels.transpose(1, 2, 0))
@@ -285,8 +258,3 @@ def mask_bytes(value: Any) -> bytes:
     if ids.min() < 0 or ids.max() >= 1 << 16:
         raise DecodeError(f"a mask with ids {ids.min()}..{ids.max()}; expected 0..65535")
     return _png(ids.astype(np.uint8 if ids.max() < 1 << 8 else np.uint16))
-
-
-def described(error: Exception) -> str:
-    """One line about an error that a value of the user's caused."""
-    return str(error) if isinstance(error, PackioError) else f"{type(error).__name__}: {error}"

@@ -3,9 +3,8 @@
 The folder that all images have in common is the top. If there are folders of images below the top,
 they are the classes: keys, labels and order are those of `packio.sources.image_folder` for the
 unpacked archive. If there are none, or a list of labels is given, images are sorted by path as in
-`packio.sources.flat_folder`, and have the labels of the list, or none. Tar archives in an
-uncompressed tar archive are taken as folders of their names, as ImageNet's
-``ILSVRC2012_img_train.tar`` has them.
+`packio.sources.flat_folder`. Tar archives in an uncompressed tar archive are taken as folders of
+their names, as ImageNet's ``ILSVRC2012_img_train.tar`` has them.
 
 Members beside an image with the same stem are named fields: ``1.txt`` is the text ``txt`` of
 ``1.jpg``, ``1.npy`` is the array ``npy``, and ``1.depth.png``, ``1.caption.txt`` and
@@ -14,11 +13,7 @@ the user asks for names the ending, as ``txt`` or ``depth.png``.
 
 Samples are read from the archive; no member is unpacked into a folder. A compressed tar archive can
 only be read from its beginning. packio unpacks it once, into a file without a name in the scratch
-folder. The file needs as much room as the unpacked archive, and is gone with the process. Members
-of zip archives are stored or deflated.
-
-A member that cannot be read is listed with its reason: a link, a sparse or encrypted member, a name
-that leads out of the archive, or damage. If several members have one name, the last member counts.
+folder. If several members have one name, the last member counts.
 
 A tar archive in which images have labels or metadata beside them (``1.jpg``, ``1.cls``) is a
 WebDataset, a container that `packio.open` reads. This source does not take it.
@@ -32,8 +27,7 @@ import functools
 import itertools
 import os
 import re
-import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +35,6 @@ import numpy as np
 
 from packio.errors import DecodeError, OptionError, SourceError
 from packio.sample import fields
-from packio.sample.labelling import class_names
 from packio.sample.record import Field, Frame, Record
 from packio.sources import (
     Context,
@@ -50,9 +43,8 @@ from packio.sources import (
     _class_folders,
     _files,
     _members,
-    _unpacking,
     _values,
-    counted,
+    command,
 )
 from packio.sources._rows import ListedRows, each_of
 from packio.sources.tables import label_list
@@ -76,13 +68,10 @@ _is_odd = re.compile(rb"(^|/)(\.{0,2}(/|$))|\0").search
 
 
 class ArchiveSource(Source):
-    """A tar or zip archive of images."""
-
     options = _OPTIONS
     takes_fields = True
 
     def recognise(self, path: Path) -> bool:
-        """Tell whether the path is an archive by its suffix, and neither pack nor WebDataset."""
         name = os.fspath(path)
         if not name.lower().endswith(_files.ARCHIVES) or not os.path.isfile(name):
             return False
@@ -96,11 +85,10 @@ class ArchiveSource(Source):
         return not parts or (in_folders and not _is_webdataset(parts))
 
     def listing(self, source: Any, context: Context) -> Listing:
-        """List the images in an archive."""
         path, top_folder = Path(source), context.option("folder")
         has_list = context.option("labels") is not None
-        archive, advice = _unpacking.readable(path, context.scratch)
-        result = Listing(self.name, None, [], [], None, [*(context.classes or ())])
+        archive, advice = _members.readable(path, context.scratch)
+        result = Listing(self.name, None, classes=[*(context.classes or ())])
         with archive.opened() as descriptor:
             if _is_webdataset(_companions(descriptor)[0]):
                 raise SourceError(
@@ -111,42 +99,44 @@ class ArchiveSource(Source):
         if not found and len(result.unlisted) < 2:
             why = "".join(f" ({reason})" for _, reason in result.unlisted)
             raise SourceError(f"{path}: no images in it{why}; {_files.EXPECTED}")
+        for name, (origin, _) in context.fields.items():
+            if name not in named:
+                raise OptionError(f"{path}: field {name!r}: no image has a .{origin} beside it")
         _files.tell_others(result)
-        top = _common_folder(found) if top_folder is None else _given(path, top_folder, found)
+        top = _top(path, top_folder, list(found))
         keys = sorted(name[len(top) :] for name in found if name.startswith(top))
         folders = set() if has_list else {k.partition(b"/")[0] for k in keys if b"/" in k}
-        labels, names, beside = None, [*(context.classes or ())], list[bytes]()
         if folders:
+            command_of = functools.partial(_command, path, os.fsdecode(top))
             classes = sorted(map(os.fsdecode, folders))
-            _class_folders.refuse_splits(str(path), classes, functools.partial(_command, path, top))
-            names = class_names(str(path), classes, context.classes)
+            names = _class_folders.find_classes(str(path), classes, context, command_of)
             beside = [key for key in keys if b"/" not in key]
             keys, labels = _class_folders.in_order(keys, names)
-            command = functools.partial(_command, path, top)
-            result.warnings.extend(
-                _class_folders.told_labels(keys, context.classes, names, command)
-            )
+            result = dataclasses.replace(result, keys=keys, labels=labels, classes=names)
+            _class_folders.warn_of_folders(str(path), result, classes, beside, context, command_of)
             if top_folder is None:
                 with archive.opened() as descriptor:
-                    _refuse_masks(path, descriptor, top, keys, found)
+                    masks = _class_folders.masks_among(
+                        keys, lambda key: _members.read(descriptor, found[top + key])
+                    )
+                if masks:
+                    raise SourceError(
+                        f"{path}: {masks.told}; to pack pairs, unpack it and pack the folder; to "
+                        f"pack two classes: {command_of('')}"
+                    )
         elif not (has_list or context.option("label_regex")) and top and top_folder is None:
             result.warnings.append(
                 f"all images are in the folder {os.fsdecode(top)!a}: packed without labels; if its "
                 "name is their class, name the folder above it by --folder, or '.'"
             )
-        if beside:
-            result.warnings.append(counted(_class_folders.BESIDE, beside))
         columns = {"image": [found[top + key] for key in keys]}
-        for name in named:
-            columns[name] = [named[name].get(top + key, _members.NOWHERE) for key in keys]
+        for name, there in named.items():
+            columns[name] = [there.get(top + key, _members.NOWHERE) for key in keys]
         rows = {n: np.array(v, np.int64).reshape(-1, 5) for n, v in columns.items()}
-        for name, (origin, _) in context.fields.items():
-            if name not in named:
-                raise OptionError(f"{path}: field {name!r}: no image has a .{origin} beside it")
         result = dataclasses.replace(
             result, root=path.parent, files=[(os.fsencode(path.name),)] * len(keys), keys=keys,
-            labels=labels, classes=names, sizes=[extent.size for extent in columns["image"]],
-            rows=ListedRows(rows), open=functools.partial(each_of, archive, _read, kinds),
+            sizes=[extent.size for extent in columns["image"]], rows=ListedRows(rows),
+            open=functools.partial(each_of, archive, _read, kinds),
         )  # fmt: skip
         return label_list.labelled(result, context)
 
@@ -154,24 +144,10 @@ class ArchiveSource(Source):
 SOURCE = ArchiveSource()
 
 
-def _command(path: Path, top: bytes, folder: str) -> str:
+def _command(path: Path, top: str, folder: str) -> str:
     """The command that packs one folder of an archive; "": the top itself."""
-    inner = shlex.quote((os.fsdecode(top) + folder).rstrip("/") or ".")
-    name = shlex.quote(folder or path.name.partition(".")[0])
-    return f"packio pack {shlex.quote(str(path))} {name}.lmdb --folder {inner}"
-
-
-def _refuse_masks(
-    path: Path, descriptor: int, top: bytes, keys: Sequence[bytes], found: _Extents
-) -> None:
-    masks = _class_folders.masks_among(
-        keys, lambda key: _members.read(descriptor, found[top + key])
-    )
-    if masks:
-        raise SourceError(
-            f"{path}: {masks.told}; to pack pairs, unpack it and pack the folder; to pack two "
-            f"classes: {_command(path, top, '')}"
-        )
+    inner = (top + folder).rstrip("/") or "."
+    return command(path, folder or path.name.partition(".")[0], "--folder", inner)
 
 
 def _is_zip(descriptor: int) -> bool:
@@ -179,13 +155,10 @@ def _is_zip(descriptor: int) -> bool:
 
 
 def _companions(descriptor: int) -> tuple[set[str], bool]:
-    """Endings of the members that share their stem with an image, among a tar's first members.
+    """Endings beside images among a tar's first members, and whether these lie in folders.
 
     Stems end at the first dot after the last slash. Source: WebDataset format specification,
     "File Format".
-
-    Returns:
-        The endings, in lower case, and whether the images with companions are in folders.
     """
     names = []
     with contextlib.suppress(DecodeError):  # damaged, or no tar archive: `listing` says so
@@ -220,12 +193,7 @@ _Extents = dict[bytes, _members.Extent]
 def _found(
     path: Path, descriptor: int, context: Context, result: Listing
 ) -> tuple[_Extents, dict[str, _Extents], dict[str, str]]:
-    """Find the images that can be read, and the named fields with the same stems.
-
-    Returns:
-        Inner path → place of the images; name of a field → path of the image → place; and name of
-        a field → its kind.
-    """
+    """The place of each image, and of each field of images; the kind of each field."""
     is_image = _files.image_test(context)
     endings = {os.fsencode(f".{origin.lstrip('.')}").lower(): (name, kind)
                for name, (origin, kind) in context.fields.items()}  # fmt: skip
@@ -265,10 +233,7 @@ def _found(
 def _partner(
     name: bytes, stems: Mapping[bytes, bytes], endings: Mapping[bytes, Any]
 ) -> tuple[bytes, str, bytes]:
-    """The image that a member belongs to, the name of the field, and the ending.
-
-    The name is "" if the member belongs to no image.
-    """
+    """The image that a member belongs to, the name of the field ("": none), and the ending."""
     start = name.rpartition(b"/")[0]
     dots = [i for i in range(len(start) + 1, len(name)) if name[i : i + 1] == b"."]
     for dot in dots:
@@ -334,15 +299,12 @@ def _inner_name(name: bytes) -> bytes:
     return b"" if leads_out else b"/".join(parts)
 
 
-def _common_folder(names: Iterable[bytes]) -> bytes:
-    """The folder that all names have in common, with a slash at its end; empty if none."""
-    common = os.path.commonpath({name.rpartition(b"/")[0] for name in names} or {b""})
-    return common and common + b"/"
-
-
-def _given(path: Path, folder: str, names: Iterable[bytes]) -> bytes:
+def _top(path: Path, folder: str | None, names: list[bytes]) -> bytes:
+    """The folder that the user names or all names have in common, with a slash at its end."""
+    if folder is None:
+        common = os.path.commonpath({name.rpartition(b"/")[0] for name in names} or {b""})
+        return common and common + b"/"
     top = os.fsencode("" if folder == "." else folder.strip("/") + "/")
-    names = list(names)
     if not any(name.startswith(top) for name in names):
         tops = sorted({os.fsdecode(name.partition(b"/")[0]) for name in names if b"/" in name})
         raise OptionError(
@@ -359,7 +321,5 @@ def _read(
     for name, column in rows.columns.items():
         extent = _members.Extent(*column[position].tolist())
         if extent != _members.NOWHERE:
-            kind = kinds[name]
-            is_image = kind in ("image", "mask")
-            found[name] = Field(kind, _members.read(descriptor, extent, is_image=is_image))
+            found[name] = Field(kinds[name], _members.read(descriptor, extent))
     return Record(b"", found, frame=Frame())

@@ -1,11 +1,11 @@
 """A COCO annotation file: a JSON object with images and annotations, as instances_train2017.json.
 
-Each image is a sample, also an image without annotations. The order is that of the ids. Boxes are
-XYXY in pixels, float32, in the order of the file. Labels of boxes count the categories in the order
-of their ids, from 0; `classes` are the names of the categories. ``category_id``, ``iscrowd`` and
+Each image is a sample, also an image without annotations. The order is that of the ids. Labels of
+boxes count the categories in the order of their ids, from 0. ``category_id``, ``iscrowd`` and
 ``area`` of the annotations are the columns ``category_id`` (int64), ``crowd`` (int64) and ``area``
 (float32, square pixels) of the boxes, so that they follow a box that a crop drops. There are no
-boxes if no annotation has one, as in files of captions.
+boxes if no annotation has one, as in files of captions; if annotations have a category and neither
+boxes nor shapes, as iNaturalist's, the category is the label of the image.
 
 Metadata of an image has the image's own members, and a list of each member that any annotation in
 the file has, in the order of the boxes, with null if an annotation lacks the member. ``id`` becomes
@@ -16,15 +16,8 @@ front::
      "annotation_id": [1038967], "category_id": [51], "bbox": [[1.08, 187.69, 611.59, 285.84]],
      "area": [120057.1], "iscrowd": [0], "segmentation": [[[500.49, 473.53, ...]]]}
 
-Ids are compared as numbers: 1, 1.0 and "1" are the same id. An image is bad if an annotation of it
-is of a category that the file does not have, or lacks a box of four numbers in a file with boxes.
-Annotations of images that the file does not have are bad, too.
-
-If annotations have a category and neither boxes nor shapes, as iNaturalist's, the category is the
-label of the image. A folder with one such file, at its top or in ``annotations``, is the file.
-
-A named field comes from a member of the image: the path of a file, relative to the folder of the
-images, or text.
+Ids are compared as numbers: 1, 1.0 and "1" are the same id. A named field comes from a member of
+the image: the path of a file, relative to the folder of the images, or text.
 
 Source: COCO, "Data format", https://cocodataset.org/#format-data.
 """
@@ -32,14 +25,13 @@ Source: COCO, "Data format", https://cocodataset.org/#format-data.
 from __future__ import annotations
 
 import contextlib
-import functools
+import dataclasses
 import itertools
 import json
 import os
 import re
-import shlex
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +39,10 @@ import numpy as np
 
 from packio.errors import OptionError, SourceError
 from packio.sample.labelling import Labels, class_names, is_number
-from packio.sample.record import Field, Frame, Record
-from packio.sources import Context, FieldOrigins, Listing, Source, _files, _values, counted
-from packio.sources._records import record_of, resolved
-from packio.sources._rows import ListedRows, each
+from packio.sample.record import Frame
+from packio.sources import Context, Listing, Source, _files, check_choice, command
+from packio.sources._records import Annotations, attach_records, resolved
+from packio.sources.tables import columns
 
 _OPTIONS = {
     "root": "folder of the images (default: looked for beside the annotations)",
@@ -68,38 +60,30 @@ _Member = dict[str, Any]  # one image, annotation or category of the file
 
 
 class Coco(Source):
-    """A COCO annotation file."""
-
     priority = -0.5  # before the folders of images
     options = _OPTIONS
     takes_fields = True
 
     def recognise(self, path: Path) -> bool:
-        """Tell whether the path is a JSON file with the keys ``images`` and ``annotations``.
-
-        Or a folder with such files, or with LabelMe's, which `listing` refuses.
-        """
         if _files.is_plain_folder(path):
             return bool(_in_folder(path))
         return path.suffix.lower() == ".json" and _has_keys(path, b"images", b"annotations")
 
     def listing(self, source: Any, context: Context) -> Listing:
-        """List the images of an annotation file.
-
-        The option ``root`` names the folder that the images' file names are relative to. Without
-        it, packio takes a folder beside the file: one named after the file, or ``images``.
-        """
         path = _file(Path(source))
         data = _loaded(path)
-        result = Listing(self.name, None, [], [], None, [])
-        images = _by_id(path, "images", data["images"], result)
+        result = Listing(self.name, None)
+        images = _by_id(path, "images", data)
         if not images:
             raise SourceError(f"{path}: no images in it; expected {_EXPECTED}")
-        if context.option("crowd", "keep") not in ("keep", "drop"):
-            raise OptionError(f"crowd={context.option('crowd')!r}: expected 'keep' or 'drop'")
-        if context.option("crowd") == "drop":
-            _drop_crowds(data, result)
-        numbers, names = _categories(path, data, context.classes, result)
+        if check_choice("crowd", context.option("crowd"), "keep", "drop") == "drop":
+            kept = [e for e in data["annotations"] if e.get("iscrowd") not in (1, True)]
+            count = len(data["annotations"]) - len(kept)
+            result.warnings.append(
+                f"{count} annotations of crowds are left out, as crowd='drop' asks"
+            )
+            data["annotations"] = kept
+        numbers, names = _categories(path, data, context.classes)
         members = {name for entry in data["annotations"] for name in entry}
         boxed = "bbox" in members or not data["annotations"]
         if "category_id" not in members and data["annotations"]:
@@ -111,29 +95,26 @@ class Coco(Source):
         annotations, bad = _annotations(data, images, numbers, boxed=boxed)
         folder, keys = _files_of(path, context.option("root"), images, result)
         result.unlisted.extend((keys.pop(n, b"image_id %a" % n), why) for n, why in bad.items())
-        asked = [member for member, _ in context.fields.values()]
         for name, (member, _) in context.fields.items():
             if not any(member in image for image in images.values()):
                 raise OptionError(f"{path}: field {name!r}: no image has the member {member!r}")
-        described = _described(annotations)
-        metas = [_meta(images[n], annotations.get(n, []), described, asked) for n in keys]
-        boxes = [_boxes(annotations.get(n, []), numbers, described) if boxed else {} for n in keys]
-        said = {"size of image": [_size(images[n]) for n in keys]}
+        asked = {member for member, _ in context.fields.values()}
+        entries = {n: annotations.get(n, []) for n in keys}
+        present = {name for found in annotations.values() for entry in found for name in entry}
+        own = []
+        for n, found in entries.items():
+            corners, further = _boxes(found, numbers, present) if boxed else (None, {})
+            meta = _meta(images[n], found, present, asked)
+            own.append(Annotations(meta, corners, further, Frame(*_size(images[n]))))
         cells = {name: [images[n].get(member) for n in keys]
                  for name, (member, _) in context.fields.items()}  # fmt: skip
-        fields = resolved(context.fields, cells)
         paths = [*keys.values()]
-        with _files.folder_opened(folder) as descriptor:
-            sizes = _files.sizes(descriptor, paths)
-        result = Listing(
-            self.name, folder, paths, sizes, None, names, result.unlisted, warnings=result.warnings,
-            rows=ListedRows({"image": paths, "meta": metas, "boxes": boxes, **said, **cells}),
-            files=_values.files_of(paths, cells, fields, folder) if fields else None,
-            open=functools.partial(each, _read, os.path.abspath(folder), fields),
-        )  # fmt: skip
+        sizes = _files.sizes(folder, paths)
+        result = dataclasses.replace(result, root=folder, keys=paths, sizes=sizes, classes=names)
+        result = attach_records(result, folder, resolved(context.fields, cells), cells, own)
         if not numbers or members & _SHAPES or not data["annotations"]:
             return result
-        return _labelled(result, [annotations.get(n, []) for n in keys], numbers)
+        return _labelled(result, [*entries.values()], numbers)
 
 
 SOURCE = Coco()
@@ -173,7 +154,7 @@ def _file(path: Path) -> Path:
             f"labelme's labelme2coco.py{alone}"
         )
     if len(found) > 1:
-        each = "; ".join(f"packio pack {shlex.quote(f'{f}')} {f.stem}.lmdb" for f in found)
+        each = "; ".join(command(file, file.stem) for file in found)
         raise SourceError(f"{path}/: {len(found)} annotation files; pack each: {each}{alone}")
     return found[0] if found else path
 
@@ -189,7 +170,6 @@ def _labelled(
 
 
 def _loaded(path: Path) -> dict[str, Any]:
-    """The JSON object; NaN and infinity become null."""
     try:
         data = json.loads(path.read_bytes(), parse_constant=lambda _: None)
     except OSError as error:
@@ -215,46 +195,33 @@ def _id(value: Any) -> _Id | None:
     return value if isinstance(value, (int, str)) else None
 
 
-def _by_id(path: Path, what: str, entries: list[_Member], result: Listing) -> dict[_Id, _Member]:
-    """Images or categories by their ids, sorted. Of several with one id, the first counts."""
+def _by_id(path: Path, what: str, data: dict[str, Any]) -> dict[_Id, _Member]:
+    """Images or categories by their ids, sorted."""
     found: dict[_Id, _Member] = {}
-    for i, entry in enumerate(entries):
-        number, name = _id(entry.get("id")), entry.get("file_name")
-        if number is None:
+    for i, entry in enumerate(data[what]):
+        if (number := _id(entry.get("id"))) is None:
             given = ascii(entry.get("id"))
             raise SourceError(f"{path}: {what} {i} has the id {given}; expected a number")
-        first = found.setdefault(number, entry)
-        if what == "images" and name != first.get("file_name"):
-            key = str(name).encode("utf-8", "surrogateescape")
-            result.unlisted.append((key, f"has the id {number!a} of an earlier image"))
-        if what == "categories" and entry.get("name") != first.get("name"):
-            both = f"{first.get('name')!a} and {entry.get('name')!a}"
-            raise SourceError(f"{path}: the categories {both} have the same id, {number!a}")
-    if twice := [entry["id"] for entry in entries if found[_id(entry["id"]) or 0] is not entry]:
-        result.warnings.append(
-            counted(f"{what} have the id of an earlier one and are left out", twice)
-        )
+        if (first := found.setdefault(number, entry)) is not entry:
+            name = "file_name" if what == "images" else "name"
+            raise SourceError(
+                f"{path}: {what}: {first.get(name)!a} and {entry.get(name)!a} have the same id, "
+                f"{number!a}; expected each id once"
+            )
     return {n: found[n] for n in sorted(found, key=lambda n: (isinstance(n, str), n))}
 
 
 def _categories(
-    path: Path, data: dict[str, Any], classes: Sequence[str] | None, result: Listing
+    path: Path, data: dict[str, Any], classes: Sequence[str] | None
 ) -> tuple[dict[_Id, int], list[str]]:
     """Id of a category → label, and the names of the classes."""
-    categories = _by_id(path, "categories", data["categories"], result)
+    categories = _by_id(path, "categories", data)
     names = [str(category.get("name", number)) for number, category in categories.items()]
     count = Counter(names)
     names = [f"{name} ({number})" if count[name] > 1 else name
              for name, number in zip(names, categories, strict=True)]  # fmt: skip
     known = names if classes is None else class_names(str(path), names, classes)
     return {n: known.index(name) for n, name in zip(categories, names, strict=True)}, known
-
-
-def _drop_crowds(data: dict[str, Any], result: Listing) -> None:
-    kept = [entry for entry in data["annotations"] if entry.get("iscrowd") not in (1, True)]
-    dropped = len(data["annotations"]) - len(kept)
-    result.warnings.append(f"{dropped} annotations of crowds are left out, as crowd='drop' asks")
-    data["annotations"] = kept
 
 
 def _annotations(
@@ -346,61 +313,40 @@ def _files_of(
     )
 
 
-def _described(annotations: Mapping[_Id, list[_Member]]) -> dict[str, str]:
-    """Member of annotations → name in the metadata, sorted."""
-    present = {name for entries in annotations.values() for entry in entries for name in entry}
-    named = {name: "annotation_id" if name == "id" else name for name in sorted(present)}
-    named.pop("image_id", None)
-    return named
-
-
 def _meta(
-    image: _Member, entries: Sequence[_Member], described: dict[str, str], asked: Collection[str]
+    image: _Member, entries: Sequence[_Member], present: Collection[str], asked: Collection[str]
 ) -> bytes:
-    """Metadata of an image, as JSON, without the members that become fields."""
-    clashing = {"id", "image_id", *described.values()}
+    """Metadata of an image without members that are fields; lists of what annotations have."""
+    named = {n: "annotation_id" if n == "id" else n for n in present if n != "image_id"}
+    clashing = {"id", "image_id", *named.values()}
     meta = {f"image_{name}" if name in clashing else name: value
             for name, value in image.items() if name not in asked}  # fmt: skip
-    meta |= {name: [entry.get(member) for entry in entries] for member, name in described.items()}
-    text = json.dumps(meta, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return text.encode("utf-8", "surrogatepass")
+    meta |= {name: [entry.get(member) for entry in entries] for member, name in named.items()}
+    return columns.compact(meta)
 
 
 def _boxes(
-    entries: list[_Member], labels: dict[_Id, int], described: Collection[str]
-) -> dict[str, np.ndarray]:
-    """Boxes of an image (k, 4) float32 under "", and their columns by name."""
-
+    entries: list[_Member], labels: dict[_Id, int], present: Collection[str]
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     def column(member: str, dtype: type, value: Callable[[Any], Any]) -> np.ndarray:
         return np.array([value(entry.get(member)) for entry in entries], dtype)
 
     corners = [(x, y, x + w, y + h) for x, y, w, h in (entry["bbox"] for entry in entries)]
-    found = {"": np.array(corners, np.float32).reshape(-1, 4)}
+    found = {}
     if labels:
         found["labels"] = column("category_id", np.int64, lambda v: labels[_id(v) or 0])
         if all(isinstance(number, int) for number in labels):
             found["category_id"] = column("category_id", np.int64, _id)
-    if "iscrowd" in described:
+    if "iscrowd" in present:
         found["crowd"] = column("iscrowd", np.int64, lambda v: v in (1, True))
-    if "area" in described:
+    if "area" in present:
         found["area"] = column("area", np.float32, lambda v: v if _is_number(v) else np.nan)
-    return found
+    return np.array(corners, np.float32).reshape(-1, 4), found
 
 
 def _size(image: _Member) -> tuple[float, float]:
-    """Width and height that the file says; (0, 0) if it does not say both."""
     width, height = (
         json.loads(side) if isinstance(side, str) and is_number(side) else side
         for side in (image.get("width", 0), image.get("height", 0))
     )
     return (width, height) if _is_number(width) and _is_number(height) else (0, 0)
-
-
-def _read(folder: str, fields: FieldOrigins, rows: ListedRows, position: int) -> Record[Field]:
-    origins = {"image": ("file_name", "image"), **fields}
-    values = {name: rows.columns[name][position] for name in origins}
-    values["image"] = os.fsdecode(values["image"])
-    columns = dict(rows.columns["boxes"][position])
-    own = columns.pop("", None)
-    frame = Frame(*rows.columns["size of image"][position])
-    return record_of(values, origins, folder, rows.columns["meta"][position], own, columns, frame)

@@ -25,13 +25,10 @@ _OPTIONS = {**label_list.OPTIONS, **_files.OPTIONS}
 
 
 class FlatFolder(Source):
-    """A folder of images without class folders."""
-
     options = _OPTIONS
     takes_fields = True
 
     def recognise(self, path: Path) -> bool:
-        """Tell whether the path is a folder with images, in which all folders are hidden."""
         if not _files.is_plain_folder(path):
             return False
         images = False
@@ -48,10 +45,9 @@ class FlatFolder(Source):
         return images
 
     def listing(self, source: Any, context: Context) -> Listing:
-        """List all images below a folder."""
         path = Path(source)
         _files.entries(path, _LAYOUT)
-        result = Listing(self.name, path, [], [], None, list(context.classes or []))
+        result = Listing(self.name, path, classes=list(context.classes or []))
         found = _files.images(path, "", result, context, _beside.image_test(context))
         if not found and not result.unlisted:
             hint = _files.archive_hint(path)

@@ -15,31 +15,25 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shlex
 from pathlib import Path
 from typing import Any
 
 from packio.errors import SourceError
-from packio.sample.labelling import class_names
-from packio.sources import Context, Listing, Source, _beside, _class_folders, _files, counted
+from packio.sources import Context, Listing, Source, _beside, _class_folders, _files, command
 
 
 class ImageFolder(Source):
-    """A folder of class folders of images."""
-
     priority = 1  # the last: it takes each folder that no other source recognises
     options = _files.OPTIONS
     takes_fields = True
 
     def recognise(self, path: Path) -> bool:
-        """Tell whether the path is a folder and no pack."""
         return _files.is_plain_folder(path)
 
     def listing(self, source: Any, context: Context) -> Listing:
-        """List an image folder."""
         path, is_image = Path(source), _beside.image_test(context)
         entries = _files.entries(path, _class_folders.LAYOUT)
-        result = Listing(self.name, path, [], [], [], [])
+        result = Listing(self.name, path)
         folders = [
             name for name, is_folder in entries
             if is_folder and _files.is_taken(f"{name}/", result, context)
@@ -53,29 +47,19 @@ class ImageFolder(Source):
             hint = _files.archive_hint(path)
             raise SourceError(f"{path}/: {what}; expected {_class_folders.LAYOUT}{hint}")
 
-        def command(name: str) -> str:
-            return f"packio pack {shlex.quote(f'{path}/{name}')} {shlex.quote(f'{name}.lmdb')}"
+        def command_of(name: str) -> str:
+            return command(f"{path}/{name}", name)
 
-        _class_folders.refuse_splits(f"{path}/", folders, command)
-        names = class_names(f"{path}/", folders, context.classes)
+        names = _class_folders.find_classes(f"{path}/", folders, context, command_of)
         labels: list[int] = []
         result = dataclasses.replace(result, labels=labels, classes=names)
-        if beside:
-            result.warnings.append(counted(_class_folders.BESIDE, beside))
         for label in sorted(names.index(f) for f in folders):
             found = _files.walk(os.fspath(path), names[label], result, context, is_image)
             for folder, files in sorted(found, key=lambda f: f[0]):  # torchvision's order
                 result.keys.extend(os.fsencode(f"{folder}/{name}") for name, _ in files)
                 result.sizes.extend(size for _, size in files)
             labels.extend([label] * (len(result.keys) - len(labels)))
-
-        def why(name: str) -> str:
-            back = os.path.samefile(path, path / name)
-            return "leads back to the folder it is in" if back else "has no images"
-
-        _class_folders.tell_empty(str(path), result, folders, context, why)
-        told = _class_folders.told_labels(result.keys, context.classes, names, command)
-        result.warnings.extend(told)
+        _class_folders.warn_of_folders(str(path), result, folders, beside, context, command_of)
         if masks := _class_folders.masks_among(result.keys, _files.reader(path)):
             result.warnings.append(masks.told)
         result = _beside.with_fields(result, context)

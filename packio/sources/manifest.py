@@ -12,15 +12,8 @@ cell with text says: ``depth/1.png`` is a file.
 
 The first line of a CSV names the columns, unless a cell of it is the path of an image. Then the
 columns are called ``0``, ``1``, …; in a list of two columns the column without paths has the
-labels, as in Caffe's lists.
-
-==================================  ===============================================================
-label column                        labels
-==================================  ===============================================================
-names with `label_sep` between      (N, classes) float32, 1 for each name in the cell, else 0
-several columns of numbers          (N, columns) float32; classes: the columns
-all others                          as `packio.sample.labelling` says
-==================================  ===============================================================
+labels, as in Caffe's lists. Several label columns of numbers are one float32 vector, whose classes
+are the columns; names with `label_sep` between them are a vector of 1 and 0.
 """
 
 from __future__ import annotations
@@ -32,7 +25,6 @@ import functools
 import json
 import os
 import re
-import shlex
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,19 +44,11 @@ from packio.sample.labelling import (
     number,
     of_texts,
 )
-from packio.sample.record import Field, Record
-from packio.sources import (
-    Context,
-    FieldOrigins,
-    Listing,
-    Source,
-    _class_folders,
-    _files,
-    _values,
-)
+from packio.sample.record import IMAGE, Field, Record
+from packio.sources import Context, Listing, Source, _class_folders, _files, _values, command
 from packio.sources._records import Roles, resolved
 from packio.sources._rows import ListedRows, each_of
-from packio.sources.tables import columns, lines, objects
+from packio.sources.tables import columns, lines
 
 _OPTIONS = {
     "path_col": "column with the paths of the images",
@@ -75,7 +59,7 @@ _OPTIONS = {
     "ext": "what to append to paths that do not end as images do, as '.jpg'",
     "delimiter": "what separates the columns (default: found out)",
     "charset": "how the text of a list is encoded, as latin-1 (default: utf-8)",
-    **objects.OPTIONS,
+    **columns.OBJECT_OPTIONS,
 }
 SUFFIXES = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson")
 _TRIED = 100  # paths whose files are looked for, to find out how a list writes them
@@ -86,44 +70,44 @@ _PATH_NAMES = (
 
 
 class Manifest(Source):
-    """A list of images in a text file."""
-
     priority = -0.5  # before flat_folder, which takes each folder of images
     options = _OPTIONS
     takes_fields = True
 
     def recognise(self, path: Path) -> bool:
-        """Tell whether the path is a file with one of `SUFFIXES`, or a folder with metadata."""
         if _files.is_plain_folder(path):
             return _metadata(path) is not None or bool(_lists(path))
         return os.fspath(path).lower().endswith(SUFFIXES) and os.path.isfile(path)
 
     def listing(self, source: Any, context: Context) -> Listing:
-        """List the images of a manifest, in its order.
-
-        Keys are the paths relative to the root. If a path leads out of the root, keys are relative
-        to the folder that the root and all paths share.
-        """
         path = _metadata(Path(source)) or Path(source)
         if _files.is_plain_folder(path) and (lists := _lists(path)):
             raise SourceError(
                 f"{path}/: {', '.join(lists)} says something of its images; to pack what it says: "
-                f"packio pack {shlex.quote(f'{path}/{lists[0]}')} {path.name}.lmdb; for the images "
-                "alone, say --source flat_folder or image_folder"
+                f"{command(f'{path}/{lists[0]}', path.name)}; for the images alone, say --source "
+                "flat_folder or image_folder"
             )
         table = lines.table(path, context.option("delimiter"), context.option("charset"))
-        seen = _TableContent(table, context)
+        content = _Content(table, context)
         folder = os.fspath(context.option("root", path.parent))
-        paths, remarks = seen.with_files(folder, context.option("ext"))
+        paths, remarks = content.with_files(folder, context.option("ext"))
         root, keys = columns.relative(paths, folder)
-        found = seen.labels(context.classes, context.option("label_sep"))
-        sizes = _sizes(root, keys)
-        result = Listing(self.name, root, keys, sizes, None, [], warnings=remarks)
+        found = content.labels(context.classes, context.option("label_sep"))
+        try:
+            sizes = _files.sizes(root, keys)
+        except OSError as error:
+            raise SourceError(
+                f"{root}: {error.strerror}; expected the folder that the paths are relative to"
+            ) from error
+        result = Listing(self.name, root, keys, sizes, warnings=remarks)
         if None in (context.option("path_col"), context.option("label_col")):
-            result.warnings.append(seen.choice(found))
+            left = sorted(set(table.names) - content.used)
+            result.warnings.append(columns.choice(
+                path.name, "path", content.path_col, content.label_cols, found, context.fields, left
+            ))  # fmt: skip
         if root not in (folder, os.path.abspath(folder)):
             result.warnings.append(f"paths lead out of {folder}/: keys are relative to {root}/")
-        _refuse_repeated(seen, keys)
+        content.refuse_repeated(keys)
         if max(sizes) < 0:
             first = os.path.join(root, os.fsdecode(keys[0]))
             raise SourceError(
@@ -132,8 +116,8 @@ class Manifest(Source):
             )
         if os.path.isdir(source):
             _check_folder(path, result, context, has_labels=found.values is not None)
-        found = seen.numbered(found)
-        return (seen.with_more(result, folder) if seen.has_more else result).labelled(found)
+        found = content.numbered(found)
+        return content.with_more(result, folder).labelled(found)
 
 
 SOURCE = Manifest()
@@ -164,11 +148,7 @@ def _lists(folder: Path) -> list[str]:
 def _check_folder(file: Path, result: Listing, context: Context, *, has_labels: bool) -> None:
     tops = sorted({os.fsdecode(key.split(b"/")[0]) for key in result.keys if b"/" in key})
     if len(tops) > 1 and _class_folders.splits_among(tops):
-        each = "; ".join(
-            f"packio pack {shlex.quote(str(file))} {shlex.quote(top)}.lmdb --include "
-            f"{shlex.quote(f'{top}/*')}"
-            for top in tops
-        )
+        each = "; ".join(command(file, top, "--include", f"{top}/*") for top in tops)
         raise SourceError(f"{file}: images of several splits; pack each by itself: {each}")
     if len(tops) > 1 and not has_labels:
         result.warnings.append(
@@ -176,7 +156,7 @@ def _check_folder(file: Path, result: Listing, context: Context, *, has_labels: 
             "image_folder"
         )
     folders, named = {os.path.dirname(key) for key in result.keys}, {*result.keys}
-    nowhere = Listing(result.kind, file.parent, [], [], None, [])
+    nowhere = Listing(result.kind, file.parent)
     for key, _ in _files.images(file.parent, "", nowhere, context):
         if os.path.dirname(key) in folders and key not in named:
             result.unlisted.append((key, f"not in {file.name}"))
@@ -201,37 +181,38 @@ class _RowReader(NamedTuple):
         return self.roles.record(cells | {self.path_column: os.path.join(self.root, key)})
 
 
-class _TableContent:
-    """The content of a list: paths, labels, the place of each row, and the roles of columns."""
+class _Content:
+    """Paths, labels, the place of each row of a list, and the roles of its columns."""
 
     def __init__(self, table: lines.TextTable, context: Context) -> None:
-        self._table, self._where = table, table.file.path
-        self.paths: list[str] = []
+        self._table, self._where, self._context = table, table.file.path, context
+        self._paths: list[str] = []
         self._spans, self._lines = array("q"), array("q")
         self._values, self._vector = Distinct(), array("f")
-        self._path_col = self._path_column(context.option("path_col"))
-        self._asked: FieldOrigins = context.fields
-        own = {self._path_col, *(column for column, _ in self._asked.values())}
+        self.path_col = self._path_column(context.option("path_col"))
+        own = {self.path_col, *(column for column, _ in context.fields.values())}
         others = [name for name in table.names if name not in own]
-        self._label_cols, self._is_vector = self._label_columns(context.option("label_col"), others)
-        self._used = own | {*self._label_cols}
-        self._numbers = {*table.names} - self._used if table.delimiter else set()
+        self.label_cols, self._is_vector = self._label_columns(context.option("label_col"), others)
+        self.used = own | {*self.label_cols}
+        self._numbers = {*table.names} - self.used if table.delimiter else set[str]()
         self._present = {*table.names}
-        self._cells: dict[str, list[Any]] = {name: [] for name in self._asked}
-        self._context, self._categories = context, set[Any]()
-        self._objects: objects.ObjectColumn | None = None
+        self._cells: dict[str, list[Any]] = {
+            name: [] for name, (_, kind) in context.fields.items()
+            if kind != "text"  # text is read again when its sample is packed
+        }  # fmt: skip
+        self._categories = set[Any]()
+        self._objects: columns.ObjectColumn | None = None
+        self._has_backslashes = False
         for row in table.rows():
             self._add(row)
-        if not self.paths:
+        if not self._paths:
             raise SourceError(f"{self._where}: names of columns, and no line below them")
-        for name, (column, _) in self._asked.items():
+        for name, (column, _) in context.fields.items():
             if column not in self._present:
                 raise OptionError(
                     f"{self._where}: field {name!r}: no column {column!r}; there are "
                     f"{_any_of(sorted(self._present))}"
                 )
-        self.has_more = bool(self._present - self._used or self._asked)
-        self._has_backslashes = False
 
     def _path_column(self, asked: str | None) -> str:
         names = self._table.names
@@ -252,11 +233,11 @@ class _TableContent:
         if asked in others or not asked:
             return [asked] if asked else [], False
         found: list[str] = []
-        for part in asked.split(","):
-            matching = fnmatch.filter(others, part.strip())
+        for part in map(str.strip, asked.split(",")):
+            matching = fnmatch.filter(others, part)
             if not matching:
                 raise OptionError(
-                    f"{self._where}: has no column {part.strip()!r}; expected label_col to be "
+                    f"{self._where}: has no column {part!r}; expected label_col to be "
                     f"{_any_of(others)}, several of them, or ''"
                 )
             found += [name for name in matching if name not in found]
@@ -264,102 +245,66 @@ class _TableContent:
 
     def _add(self, row: lines.TextRow) -> None:
         cells, where = row.cells, f"{self._where}:{row.line}"
-        path = cells.get(self._path_col)
+        path = cells.get(self.path_col)
         if not isinstance(path, str) or not path or "\0" in path:
             raise SourceError(
-                f"{where}: {path!a} in column {self._path_col!r}; expected the path of an image"
+                f"{where}: {path!a} in column {self.path_col!r}; expected the path of an image"
             )
-        self.paths.append(path)
+        self._paths.append(path)
         self._lines.append(row.line)
         self._spans.extend((row.start, row.end))
-        if row.is_odd:
-            self._check_charset(row, where)
-        for name, (column, kind) in self._asked.items():
-            if kind != "text":  # text is read again when its sample is packed
-                self._cells[name].append(cells.get(column))
+        for name, found in self._cells.items():
+            found.append(cells.get(self._context.fields[name][0]))
         if self._is_vector:
-            self._vector.extend([self._float(cells.get(name), where) for name in self._label_cols])
-        elif self._label_cols:
-            self._values.extend([hashable(cells.get(self._label_cols[0]))])
+            self._vector.extend([_label_number(cells.get(n), where) for n in self.label_cols])
+        elif self.label_cols:
+            self._values.extend([hashable(cells.get(self.label_cols[0]))])
         if self._table.delimiter:
-            wrong = {n for n in self._numbers if cells[n] and not is_number(cells[n])}
-            self._numbers -= wrong
-        else:
-            self._add_members(cells)
-
-    def _add_members(self, cells: dict[str, Any]) -> None:
-        if not cells.keys() <= self._present:
-            self._present |= cells.keys()
+            self._numbers -= {n for n in self._numbers if cells[n] and not is_number(cells[n])}
+            return
+        self._present |= cells.keys()
         if self._objects is None:
-            left = {name: cell for name, cell in cells.items() if name not in self._used}
-            self._objects = objects.column_of(left, self._context.option("box_format"))
+            left = {name: cell for name, cell in cells.items() if name not in self.used}
+            self._objects = columns.find_objects(left, self._context.option("box_format"))
         if self._objects is not None:
-            self._categories |= {*objects.categories(cells.get(self._objects.name))}
-
-    def _check_charset(self, row: lines.TextRow, where: str) -> None:
-        files = {self._path_col}
-        for column, kind in self._asked.values():
-            if (kind or _values.kind_of_text(str(row.cells.get(column)))) != "text":
-                files.add(column)
-        for name, cell in row.cells.items():
-            text = cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False)
-            if name not in files and any("\udc80" <= letter <= "\udcff" for letter in text):
-                data = text.encode(self._table.charset, "surrogateescape")
-                raise SourceError(
-                    f"{where}: column {name!r} has {data!r}, which is not {self._table.charset}; "
-                    "save the list as UTF-8, or name its encoding by --charset, as latin-1"
-                )
-
-    @staticmethod
-    def _float(cell: Any, where: str) -> float:
-        found = number(hashable(cell))
-        if found is None:
-            raise SourceError(f"{where}: {cell!a} as label; expected a number")
-        check_fits(found, f"{where}: the label {cell!a}")
-        return float(found)
+            self._categories |= {*columns.categories(cells.get(self._objects.name))}
 
     def labels(self, classes: Sequence[str] | None, separator: str | None) -> Labels:
-        if not self._label_cols:
+        if not self.label_cols:
             return Labels()
         if not self._is_vector:
             values = self._values.values
             if separator:
                 values = [_separated(value, separator, classes or ()) for value in values]
             elif self._table.delimiter:
-                values = of_texts(self._values, self.place, classes)
-            return labels(self._values, values, self.place, classes=classes)
-        known = list(classes if classes is not None else self._label_cols)
-        if set(known) != set(self._label_cols):
+                values = of_texts(self._values, self._place, classes)
+            return labels(self._values, values, self._place, classes=classes)
+        known = list(classes if classes is not None else self.label_cols)
+        if set(known) != set(self.label_cols):
             raise SourceError(
-                f"{self._where}: label columns {_any_of(self._label_cols)}; --classes-from says "
+                f"{self._where}: label columns {_any_of(self.label_cols)}; --classes-from says "
                 f"{_any_of(known)}"
             )
-        order = [self._label_cols.index(name) for name in known]
-        vectors = np.array(self._vector, np.float32).reshape(len(self.paths), -1)[:, order]
+        order = [self.label_cols.index(name) for name in known]
+        vectors = np.array(self._vector, np.float32).reshape(len(self._paths), -1)[:, order]
         blank = np.isnan(vectors).any(axis=1)
         if blank.all():
             return Labels(remark=f"{self._where}: no sample has a label: packed without labels")
-        missing = {i: f"{self.place(i)}: no number in some columns of labels"
+        missing = {i: f"{self._place(i)}: no number in some columns of labels"
                    for i in np.flatnonzero(blank).tolist()}  # fmt: skip
         return Labels(vectors[~blank], known, missing)
 
     def numbered(self, found: Labels) -> Labels:
-        if self._objects is None:
-            return found
-        self._objects, found = objects.numbered(
-            self._objects, self._categories, None, self._context.classes, found, self._where
-        )
+        """The labels, with the classes of the boxes."""
+        if self._objects is not None:
+            self._objects, found = columns.numbered(
+                self._objects, self._categories, None, self._context.classes, found, self._where
+            )
         return found
-
-    def label(self, position: int) -> Any:
-        if self._is_vector:
-            width = len(self._label_cols)
-            return self._vector[position * width : (position + 1) * width].tolist()
-        return self._values.values[self._values.codes[position]] if self._values.codes else None
 
     def with_files(self, folder: str, ending: str | None) -> tuple[list[str], list[str]]:
         """The paths, changed so that some of the first are files, and a line that says how."""
-        paths = _with_endings(self.paths, ending)
+        paths = _with_endings(self._paths, ending)
         tried = [(paths, "")]
         if any("\\" in path for path in paths):
             slashes = [*map(_with_slashes, paths)]
@@ -375,39 +320,62 @@ class _TableContent:
                 return known, [remark.removesuffix("; ")] if remark else []
         return paths, []
 
-    def place(self, position: int | None) -> str:
-        return self._where if position is None else f"{self._where}:{self._lines[position]}"
-
-    def choice(self, found: Labels) -> str:
-        left = sorted(set(self._table.names) - self._used)
-        name = Path(self._where).name
-        return columns.choice(
-            name, "path", self._path_col, self._label_cols, found, self._asked, left
+    def refuse_repeated(self, keys: list[bytes]) -> None:
+        if len(set(keys)) == len(keys):
+            return
+        first: dict[bytes, int] = {}
+        pairs = [(first[key], i) for i, key in enumerate(keys) if first.setdefault(key, i) != i]
+        different = [(a, b) for a, b in pairs if self._label(a) != self._label(b)]
+        a, b = (different or pairs)[0]
+        differ = f" with different labels ({self._label(a)}, {self._label(b)})" if different else ""
+        raise SourceError(
+            f"{self._place(b)}: {os.fsdecode(keys[b])!a} again{differ}, as in {self._place(a)}; "
+            f"{len(pairs)} lines repeat an image; expected each once, with several labels in a "
+            "cell (--label-sep), or several boxes in a COCO file or as objects in JSON lines"
         )
 
+    def _label(self, position: int) -> Any:
+        if self._is_vector:
+            width = len(self.label_cols)
+            return self._vector[position * width : (position + 1) * width].tolist()
+        return self._values.values[self._values.codes[position]] if self._values.codes else None
+
+    def _place(self, position: int | None) -> str:
+        return self._where if position is None else f"{self._where}:{self._lines[position]}"
+
     def with_more(self, result: Listing, folder: str) -> Listing:
-        fields = resolved(self._asked, self._cells)
-        every = {"image": (self._path_col, "image"), **fields}
-        odd = frozenset[str]()
+        """The listing, whose records have fields and metadata, if there are further columns."""
+        asked, table = self._context.fields, self._table
+        has_meta = bool(self._present - self.used)
+        if not (has_meta or asked):
+            return result
+        fields, odd = resolved(asked, self._cells), frozenset[str]()
         if self._has_backslashes:
             odd = frozenset(column for column, kind in fields.values() if kind != "text")
-            for name in fields:
-                self._cells[name] = [*map(_with_slashes, self._cells[name])]
+            for cells in self._cells.values():
+                cells[:] = map(_with_slashes, cells)
+        every = {IMAGE: (self.path_col, "image"), **fields}
         roles = Roles(
-            every, frozenset(self._label_cols), bool(self._present - self._used),
-            os.path.abspath(folder), self._objects,
-        )  # fmt: skip
-        root = os.path.abspath(os.fspath(result.root or ""))
-        numbers = frozenset(self._numbers)
-        reader = _RowReader(self._table, numbers, self._path_col, roles, root, odd)
-        taken = (sorted(self._used), sorted(numbers), sorted(fields.items()), self._objects)
-        version = f"{self._table.file.digest()}{taken}"
+            every, frozenset(self.label_cols), has_meta, os.path.abspath(folder), self._objects
+        )
+        root, numbers = os.path.abspath(os.fspath(result.root or "")), frozenset(self._numbers)
+        reader = _RowReader(table, numbers, self.path_col, roles, root, odd)
+        taken = (sorted(self.used), sorted(numbers), sorted(fields.items()), self._objects)
         spans = np.array(self._spans, np.int64).reshape(-1, 2)
-        files = _values.files_of(result.keys, self._cells, fields, folder) if fields else None
-        return dataclasses.replace(
-            result, files=files, open=functools.partial(each_of, self._table.file, reader.record),
-            rows=ListedRows({"key": result.keys, "span": spans}, version),
-        )  # fmt: skip
+        rows = ListedRows({"key": result.keys, "span": spans}, f"{table.file.digest()}{taken}")
+        files = None
+        if fields:
+            files = _values.files_of({IMAGE: result.keys, **self._cells}, every, folder)
+        opened = functools.partial(each_of, table.file, reader.record)
+        return dataclasses.replace(result, files=files, rows=rows, open=opened)
+
+
+def _label_number(cell: Any, where: str) -> float:
+    found = number(hashable(cell))
+    if found is None:
+        raise SourceError(f"{where}: {cell!a} as label; expected a number")
+    check_fits(found, f"{where}: the label {cell!a}")
+    return float(found)
 
 
 def _any_of(names: Sequence[str]) -> str:
@@ -426,33 +394,7 @@ def _with_endings(paths: list[str], ending: str | None) -> list[str]:
     return [path if path.lower().endswith(endings) else path + ending for path in paths]
 
 
-def _sizes(root: str, keys: list[bytes]) -> list[int]:
-    try:
-        with _files.folder_opened(root) as folder:
-            return _files.sizes(folder, keys)
-    except OSError as error:
-        raise SourceError(
-            f"{root}: {error.strerror}; expected the folder that the paths are relative to"
-        ) from error
-
-
-def _refuse_repeated(seen: _TableContent, keys: list[bytes]) -> None:
-    if len(set(keys)) == len(keys):
-        return
-    first: dict[bytes, int] = {}
-    pairs = [(first[key], i) for i, key in enumerate(keys) if first.setdefault(key, i) != i]
-    different = [(a, b) for a, b in pairs if seen.label(a) != seen.label(b)]
-    a, b = (different or pairs)[0]
-    differ = f" with different labels ({seen.label(a)}, {seen.label(b)})" if different else ""
-    raise SourceError(
-        f"{seen.place(b)}: {os.fsdecode(keys[b])!a} again{differ}, as in {seen.place(a)}; "
-        f"{len(pairs)} lines repeat an image; expected each once, with several labels in a cell "
-        "(--label-sep), or several boxes in a COCO file or as objects in JSON lines"
-    )
-
-
 def _separated(value: Any, separator: str, classes: Sequence[str]) -> Any:
-    """The names in a cell; an empty cell has none."""
     if not isinstance(value, str) or (value.strip() and is_missing(value, classes)):
         return value
     if value.strip()[:1] == "[" and value.strip()[-1:] == "]":

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -46,24 +45,19 @@ _OPTIONS = {**_READING, "label_col": "member of the metadata that is the label"}
 
 
 class PackSource(Source):
-    """A pack, or a sequence of `Sample`."""
-
     priority = 0.5  # an archive of images is asked before, an image folder after
     takes_fields = True
     options = _OPTIONS
 
     def recognise(self, path: Path) -> bool:
-        """Tell whether the path is a pack, or a container that others wrote."""
         return locating.has_index(path) or locating.is_container(path)
 
     def accepts(self, obj: object) -> bool:
-        """Tell whether an object is a pack or a sequence of `Sample`."""
         if isinstance(obj, opening.Pack):
             return True
         return isinstance(obj, Sequence) and (not len(obj) or isinstance(obj[0], Sample))
 
     def listing(self, source: Any, context: Context) -> Listing:
-        """List a pack, or any sequence of `Sample`."""
         label_col, samples, hint = context.option("label_col"), source, None
         if isinstance(source, (str, os.PathLike)):
             reading = {name: context.options[name] for name in _READING if name in context.options}
@@ -104,13 +98,7 @@ def _relabelled(listing: L, pack: opening.Pack, label_col: str, classes: Sequenc
 
 
 def renamed(listing: L, each: Sequence[Sequence[Sample]], fields: Mapping[str, Any] | None) -> L:
-    """The listing, whose samples have other names of fields.
-
-    Args:
-        listing: Of packs, or of sequences of `Sample`.
-        each: What was listed.
-        fields: New name → name, or (name, kind).
-    """
+    """The listing of packs, or of sequences of `Sample`, whose fields have other names."""
     asked = wanted_fields(fields)
     if asked:
         _check_fields(dict(pair for samples in each for pair in _kinds(samples)), asked)
@@ -205,10 +193,5 @@ def _record(sample: Sample) -> Record[Field]:
     return Record(
         sample.key.encode("utf-8", "surrogateescape"), fields, boxes=sample.boxes,
         box_columns={**labels, **sample.box_columns},
-        meta=None if sample.meta is None else _json(sample.meta),
+        meta=None if sample.meta is None else tables.compact(sample.meta),
     )  # fmt: skip
-
-
-def _json(meta: dict[str, object]) -> bytes:
-    text = json.dumps(meta, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return text.encode("utf-8", "surrogatepass")

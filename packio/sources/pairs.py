@@ -2,24 +2,15 @@
 
 The stem is the path below the folder of the images, or of the masks, without the suffix. A suffix
 is ``.jpg``, or a longer end of the name, as ``_leftImg8bit.png``. Images and masks may lie in one
-folder. A list selects and orders the pairs. A line of the list has a stem, as Pascal VOC's lists
-have; or the paths of an image and its mask, relative to the source, with white space or a tab
-between them.
+folder. Keys are the images' paths, sorted bytewise unless a list orders them. A line of a list has
+a stem, as Pascal VOC's lists have; or the paths of an image and its mask, relative to the source,
+with white space or a tab between them.
 
-Two folders of which one seems to hold the masks of the other are recognised, too, so that these are
-not packed as two classes: listing them names the options. These folders are recognised and known,
-if both have images:
-
-* ``JPEGImages`` and ``SegmentationClass`` (Pascal VOC; lists in ``ImageSets/Segmentation``);
-* ``leftImg8bit`` and ``gtFine`` (Cityscapes; masks are ``_gtFine_labelIds.png``);
-* ``images`` and one of ``masks``, ``labels``, ``annotations`` (as ADE20K).
-
-A named field comes from a folder in the source, as ``depth``, or from a suffix beside the images,
-as ``_depth.png``. A sample may lack the field's file; a warning says how many do.
-
-Keys are the images' paths, sorted bytewise unless a list orders them. An image without a mask, or a
-mask without an image, cannot be packed, and neither can a pair of different sizes. Sizes are
-compared as stored.
+The folders of Pascal VOC, of Cityscapes, and ``images`` beside ``masks``, ``labels`` or
+``annotations`` are recognised if both have images. Two folders of which one seems to hold the masks
+of the other are recognised, too, so that these are not packed as two classes: listing them names
+the options. A named field comes from a folder in the source, as ``depth``, or from a suffix beside
+the images, as ``_depth.png``.
 
 Source: Pascal VOC 2012 development kit, section 4.2; cityscapesScripts, README.
 """
@@ -27,28 +18,16 @@ Source: Pascal VOC 2012 development kit, section 4.2; cityscapesScripts, README.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import os
 import re
-import shlex
+from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from packio.errors import DecodeError, OptionError, SourceError
-from packio.images.encodings import read_facts
-from packio.sample import fields
-from packio.sample.record import Field, Record
-from packio.sources import (
-    Context,
-    FieldOrigins,
-    Listing,
-    Source,
-    _class_folders,
-    _files,
-)
-from packio.sources._records import record_of
-from packio.sources._rows import ListedRows, each
+from packio.errors import OptionError, SourceError
+from packio.sources import Context, Listing, Source, _beside, _class_folders, _files, command
+from packio.sources._records import attach_records
 from packio.system.files import is_hidden
 
 _OPTIONS = {
@@ -99,13 +78,10 @@ class _Side(NamedTuple):
 
 
 class Pairs(Source):
-    """Images and their masks."""
-
     options = _OPTIONS
     takes_fields = True
 
     def recognise(self, path: Path) -> bool:
-        """Tell whether the path is a folder with images in two folders of well-known names."""
         return _files.is_plain_folder(path) and (
             any(all(_has_images(os.path.join(path, folder)) for folder in layout)
                 for layout in _LAYOUTS)
@@ -113,14 +89,10 @@ class Pairs(Source):
         )  # fmt: skip
 
     def listing(self, source: Any, context: Context) -> Listing:
-        """List pairs of an image and a mask."""
         path, file = Path(source), context.option("list")
         _files.entries(path, _EXPECTED)
-        sides = _sides(
-            path, (context.option("images"), context.option("masks")),
-            (context.option("image_suffix"), context.option("mask_suffix")),
-        )  # fmt: skip
-        result = Listing(self.name, path, [], [], None, [*(context.classes or ())])
+        sides = _sides(path, context)
+        result = Listing(self.name, path, classes=[*(context.classes or ())])
         if sides is None and file is None:
             raise SourceError(
                 _seeming_masks(path)
@@ -135,34 +107,30 @@ class Pairs(Source):
             _refuse_splits(path, *sides, boxes)
         images = sides[0] if sides is not None else _Side("", b"")
         further = {n: _field_side(path, images, n, o) for n, (o, _) in context.fields.items()}
-        found: tuple[_ByStem, _ByStem] = ({}, {})
-        if sides is not None:
-            image_others, mask_others = [sides[1], *further.values()], [images, *further.values()]
-            found = (
-                _by_stem(path, sides[0], image_others, result, context),
-                _by_stem(path, sides[1], mask_others, result, context),
-            )
+        found: list[_ByStem] = [
+            _by_stem(path, side, [other, *further.values()], result, context)
+            for side, other in zip(sides or (), (sides or ())[::-1], strict=True)
+        ] or [{}, {}]
         if file is None:
-            pairs = _matched(*found, result)
+            pairs = _matched(found[0], found[1], result)
         else:
-            pairs = _listed(path, Path(file), *found, result)
+            pairs = _listed(path, Path(file), found[0], found[1], result)
         if not pairs and not result.unlisted:
             hint = _files.archive_hint(path)
             raise SourceError(f"{path}/: no images; expected {_EXPECTED}; {_files.EXPECTED}{hint}")
         _files.tell_others(result)
         keys = [image for (image, _), _ in pairs]
-        columns = {"image": keys, "mask": [mask for _, (mask, _) in pairs]}
-        fields: dict[str, tuple[str, str | None]] = {n: (n, n) for n in columns}
+        cells: dict[str, list[Any]] = {"mask": [mask for _, (mask, _) in pairs]}
+        origins: dict[str, tuple[str, str | None]] = {"mask": ("mask", "mask")}
         for name, side in further.items():
             origin, kind = context.fields[name]
-            columns[name] = _beside(path, keys, images, name, side, result, context)
-            fields[name] = (origin, kind or _kind(columns[name]))
-        return dataclasses.replace(
-            result, keys=keys, sizes=[size for (_, size), _ in pairs],
-            files=[tuple(filter(None, paths)) for paths in zip(*columns.values(), strict=True)],
-            rows=ListedRows(columns | {"mask size": [size for _, (_, size) in pairs]}),
-            open=functools.partial(each, _read, os.path.abspath(path), fields),
-        )  # fmt: skip
+            there = _by_stem(path, side, [], Listing(self.name, path), context, _FIELD_ENDINGS)
+            cells[name] = [there.get(images.stem(key) or b"", (b"", 0))[0] for key in keys]
+            guess = _beside.kind_of_files(name, cells[name], origin, result)
+            origins[name] = (origin, kind or guess)
+        cells["mask size"] = [size for _, (_, size) in pairs]
+        result = dataclasses.replace(result, keys=keys, sizes=[size for (_, size), _ in pairs])
+        return attach_records(result, path, origins, cells)
 
 
 SOURCE = Pairs()
@@ -176,30 +144,13 @@ def _by_stem(
     _files.entries(path / side.folder, _EXPECTED)
     found: _ByStem = {}
     wanted = _files.ends_in(*([os.fsdecode(side.suffix)] if side.suffix else endings))
-    noted = dataclasses.replace(result, others=type(result.others)())
+    noted = dataclasses.replace(result, others=Counter())
     for key, size in _files.images(path, side.folder, noted, context, wanted):
         stem = None if any(side.leaves(key, other) for other in others) else side.stem(key)
         if stem is not None and found.setdefault(stem, (key, size))[0] != key:
             result.unlisted.append((key, f"has the stem of {found[stem][0]!a}"))
     if not side.suffix:
         result.others.update(noted.others)
-    return found
-
-
-def _beside(
-    path: Path, keys: list[bytes], images: _Side, name: str, side: _Side, result: Listing,
-    context: Context,
-) -> list[bytes]:  # fmt: skip
-    """Path of each image's file of a field; b"" for an image that has none."""
-    nowhere = Listing(result.kind, path, [], [], None, [])
-    there = _by_stem(path, side, [], nowhere, context, _FIELD_ENDINGS)
-    found = [there.get(images.stem(key) or b"", (b"", 0))[0] for key in keys]
-    if missing := found.count(b""):
-        result.warnings.append(f"{missing} of {len(keys)} images have no file for {name!r}")
-    if missing == len(keys):
-        raise OptionError(
-            f"field {name!r}: no file in {context.fields[name][0]!r} has the stem of an image"
-        )
     return found
 
 
@@ -215,16 +166,10 @@ def _field_side(path: Path, images: _Side, name: str, origin: str) -> _Side:
     )
 
 
-def _kind(paths: list[bytes]) -> str:
-    first = next(filter(None, paths)).lower()
-    is_image = first.endswith(tuple(map(os.fsencode, _files.EXTENSIONS)))
-    return "image" if is_image else fields.kind_of_file(first) or "bytes"
-
-
 def _has_images(folder: str) -> bool:
     if not os.path.isdir(folder):
         return False
-    nowhere = Listing("pairs", folder, [], [], None, [])
+    nowhere = Listing("pairs", folder)
     return any(files for _, files in _files.walk(folder, "", nowhere, Context()))
 
 
@@ -233,26 +178,26 @@ def _seeming_masks(path: Path) -> str:
     folders = [f for f, is_folder in _files.entries(path, "") if is_folder and not is_hidden(f)]
     if len(folders) != 2:
         return ""
-    nowhere = Listing("pairs", path, [], [], None, [])
+    nowhere = Listing("pairs", path)
     files = [_files.images(path, folder, nowhere, Context()) for folder in folders]
     found = _class_folders.masks_among(
         [key for part in files for key, _ in part], _files.reader(path)
     )
     if found is None:
         return ""
-    command = f"packio pack {shlex.quote(str(path))} {shlex.quote(path.absolute().name)}.lmdb"
     names = {
         folder: [os.fsdecode(key)[len(folder) + 1 :] for key, _ in part]
         for folder, part in zip(folders, files, strict=True)
     }
     image_end, mask_end = _endings(names[found.images], names[found.masks])
-    options = f"--images {shlex.quote(found.images)} --masks {shlex.quote(found.masks)}"
-    options += f" --image-suffix={shlex.quote(image_end)}" if image_end else ""
-    options += f" --mask-suffix={shlex.quote(mask_end)}" if mask_end else ""
-    return (
-        f"{path}/: {found.told}; to pack pairs: {command} --source pairs {options}; to pack two "
-        f"classes: {command} --source image_folder"
+    options = ["--images", found.images, "--masks", found.masks]
+    options += [f"--image-suffix={image_end}"] if image_end else []
+    options += [f"--mask-suffix={mask_end}"] if mask_end else []
+    as_pairs, as_classes = (
+        command(path, path.absolute().name, "--source", *words)
+        for words in (("pairs", *options), ("image_folder",))
     )
+    return f"{path}/: {found.told}; to pack pairs: {as_pairs}; to pack two classes: {as_classes}"
 
 
 def _endings(images: list[str], masks: list[str]) -> tuple[str, str]:
@@ -270,10 +215,10 @@ def _endings(images: list[str], masks: list[str]) -> tuple[str, str]:
     return max(each, key=lambda e: len(stems(images, e[0]) & stems(masks, e[1])))
 
 
-def _sides(
-    path: Path, folders: tuple[str | None, str | None], suffixes: tuple[str | None, str | None]
-) -> tuple[_Side, _Side] | None:
+def _sides(path: Path, context: Context) -> tuple[_Side, _Side] | None:
     """Folders and suffixes of images and masks; None if neither options nor names tell."""
+    folders = context.option("images"), context.option("masks")
+    suffixes = context.option("image_suffix"), context.option("mask_suffix")
     tried = [tuple(given or usual for given, usual in zip(folders, known, strict=True))
              for known in _LAYOUTS]  # fmt: skip
     chosen = next((t for t in tried if all(os.path.isdir(path / folder) for folder in t)), None)
@@ -301,24 +246,22 @@ def _side(folder: str, suffix: str | None) -> _Side:
 
 
 def _refuse_splits(path: Path, images: _Side, masks: _Side, boxes: str) -> None:
-    source, commands = shlex.quote(str(path)), []
+    commands = []
     lists = path / _VOC_LISTS
     if images.folder == _LAYOUTS[0][0] and lists.is_dir():
-        more = "" if masks.folder == _LAYOUTS[0][1] else f" --masks {shlex.quote(masks.folder)}"
+        more = [] if masks.folder == _LAYOUTS[0][1] else ["--masks", masks.folder]
         commands = [
-            f"packio pack {source} {shlex.quote(file.stem)}.lmdb --list "
-            f"{shlex.quote(str(file))}{more}"
+            command(path, file.stem, "--list", str(file), *more)
             for file in sorted(lists.glob("*.txt"))
         ]
     entries = _files.entries(path / images.folder, _EXPECTED)
     folders = _class_folders.splits_among(name for name, is_folder in entries if is_folder)
-    if not commands and folders:
+    if not commands:
         commands = [
-            f"packio pack {source} {shlex.quote(name)}.lmdb"
-            f" --images {shlex.quote(os.path.join(images.folder, name))}"
-            f" --masks {shlex.quote(os.path.join(masks.folder, name))}"
+            command(path, name, "--images", os.path.join(images.folder, name),
+                    "--masks", os.path.join(masks.folder, name))
             for name in folders
-        ]
+        ]  # fmt: skip
     if commands:
         raise SourceError(
             f"{path}/: several splits of a dataset; pack each by itself: "
@@ -371,20 +314,3 @@ def _sized(path: Path, name: bytes) -> _Sized:
         return name, os.stat(os.path.join(os.fsencode(path), name)).st_size
     except OSError:  # an error comes when the file is read
         return name, -1
-
-
-def _read(root: str, fields: FieldOrigins, rows: ListedRows, position: int) -> Record[Field]:
-    """Read the files of a sample; the mask must be as large as the image."""
-    files = {name: rows.columns[name][position] for name in fields}
-    paths = {name: Path(os.fsdecode(file)) if file else None for name, file in files.items()}
-    record = record_of(paths, fields, root)
-    image, mask = read_facts(record.image.data), read_facts(record.fields["mask"].data)
-    sizes = [(image.height, image.width)]
-    if image.orientation >= 5:  # the mask may be upright
-        sizes.append((image.width, image.height))
-    if (mask.height, mask.width) not in sizes:
-        raise DecodeError(
-            f"{image.width}x{image.height} pixels, its mask {str(paths['mask'])!a} "
-            f"{mask.width}x{mask.height}"
-        )
-    return record

@@ -1,19 +1,14 @@
 """Parquet files with images in them, as Hugging Face's hub has them, and Arrow files like them.
 
 An image column is a struct with ``bytes`` and ``path``, or a binary column. If ``bytes`` is null,
-the path names a file, absolute or relative to the folder of the Parquet file. `datasets` keeps the
-names of a `ClassLabel` in the schema's metadata, under ``huggingface``. A second image column
-called mask, annotation, segmentation, label or the like is the mask. Further columns of images or
-of bytes are named fields; other columns are metadata, unless the user asks for a field: text, an
-array from a list of numbers, or a file. A null is a missing field; an empty text is a text. Nothing
-is decoded.
+the path names a file, absolute or relative to the folder of the Parquet file; at a URL it names
+none. `datasets` keeps the names of a `ClassLabel` in the schema's metadata, under ``huggingface``.
+A second image column called mask, annotation, segmentation, label or the like is the mask. Further
+columns of images or of bytes are named fields; other columns are metadata, unless the user asks for
+a field. A null is a missing field; an empty text is a text. Nothing is decoded.
 
 A folder that ``Dataset.save_to_disk`` of Hugging Face's wrote has Arrow files, which its
 ``state.json`` names. packio reads them as Parquet files, without the package ``datasets``.
-
-Parquet files at URLs are packed, too: a file, a folder, or several by braces. A path in place of
-bytes names no file then. They are not read in place: pages of images are compressed as a rule, so
-no image is a range of bytes.
 
 Source: ``datasets`` 4.0, ``datasets.features`` (``Image``, ``ClassLabel``, ``Features``) and
 ``datasets.arrow_dataset`` (``Dataset.save_to_disk``).
@@ -44,7 +39,7 @@ from packio.sources import Context, FieldOrigins, Listing, Source, _values
 from packio.sources._records import Roles, resolved
 from packio.sources._rows import ListedRows, each
 from packio.sources.tables import columns as tables
-from packio.sources.tables import objects, parquet_files
+from packio.sources.tables import parquet_files
 from packio.storage import urls
 from packio.storage.urls import Url
 
@@ -52,7 +47,7 @@ _OPTIONS = {
     "image_col": "column with the images",
     "label_col": "column with the labels; '' packs without",
     "files": "which files of the folder, as 'train-*'",
-    **objects.OPTIONS,
+    **tables.OBJECT_OPTIONS,
 }
 _PARQUET = ".parquet"
 _SUFFIXES = (_PARQUET, ".arrow")
@@ -61,14 +56,11 @@ _split = re.compile(_SPLITS, re.IGNORECASE).match
 
 
 class Parquet(Source):
-    """Parquet files with images in them."""
-
     package = "pyarrow"
     options = _OPTIONS
     takes_fields = True
 
     def recognise(self, path: Path) -> bool:
-        """Tell whether the path is a Parquet or Arrow file, or a folder with some."""
         if isinstance(url := urls.place(path), Url):
             return url.suffix.lower() == _PARQUET or bool(not url.suffix and _at_url(url))
         if os.path.isfile(path):
@@ -77,11 +69,6 @@ class Parquet(Source):
         return has_splits or bool(_in_folder(path) or _in_folder(path / "data"))
 
     def listing(self, source: Any, context: Context) -> Listing:
-        """List the rows of Parquet files, in the order of the files' names.
-
-        Keys are the images' paths if each image has a path of its own; else file name and row. The
-        size of a sample is the average of its row group.
-        """
         path, asked = urls.place(source), (context.option("image_col"), context.option("label_col"))
         footers = [parquet_files.footer(p) for p in _chosen(path, context.option("files"))]
         columns = _columns(footers[0], *asked, context.fields, context.option("box_format"))
@@ -94,15 +81,14 @@ class Parquet(Source):
             raise SourceError(f"{path}: no rows")
         found = _labels(footers, columns, context.classes)
         if (column := columns.objects) is not None:
-            cells = itertools.chain.from_iterable(place.values(column.name) for place in places)
-            column, found = objects.numbered(
-                column, (c for cell in cells for c in objects.categories(cell)),
+            column, found = tables.numbered(
+                column,
+                (c for cell in _cells(footers, column.name) for c in tables.categories(cell)),
                 _class_names(footers[0], column.name), context.classes, found, str(path),
             )  # fmt: skip
             columns = columns._replace(objects=column)
-        sizes = [_sizes(footer) for footer in footers]
-        means = [s.mean() if len(s) else 0 for s in sizes]
-        reader = parquet_files.ParquetRows(places, columns.read, means)
+        sizes = [np.repeat(place.row_bytes, np.diff(place.starts)) for place in places]
+        reader = parquet_files.ParquetRows(places, columns.read)
         digest = hashlib.sha256(b"".join(f.digest for f in footers) + repr(columns).encode())
         parts = [np.stack([np.full(n, i), np.arange(n)], axis=1) for i, n in enumerate(counts)]
         folder = None if isinstance(path, Url) else os.path.dirname(places[0].path)
@@ -114,7 +100,7 @@ class Parquet(Source):
             found, further, columns.meta,
         )  # fmt: skip
         return Listing(
-            self.name, folder, _keys(places, columns), np.concatenate(sizes).tolist(), None, [],
+            self.name, folder, _keys(footers, columns), np.concatenate(sizes).tolist(), None, [],
             warnings=([chosen] if None in asked else []) + columns.left_out,
             files=None if folder is None else each_file,
             rows=ListedRows({"place": np.concatenate(parts)}, digest.hexdigest()),
@@ -189,7 +175,7 @@ class _ColumnRoles(NamedTuple):
     meta: tuple[str, ...]
     has_paths: bool  # the image is a struct with the member path
     left_out: list[str]  # warnings
-    objects: objects.ObjectColumn | None
+    objects: tables.ObjectColumn | None
 
     @property
     def read(self) -> list[str]:
@@ -224,8 +210,8 @@ def _columns(
     masks = [name for name in free if name != image]
     mask = tables.guess(masks, tables.MASK_NAMES)
     mask = mask or tables.guess([n for n in masks if n in structs], tables.LABEL_NAMES)
-    boxes = objects.column_of({name: types[name] for name in others}, box_format)
-    unboxed = [name for name in others if not objects.has_boxes(types[name])]
+    boxes = tables.find_objects({name: types[name] for name in others}, box_format)
+    unboxed = [name for name in others if not tables.has_boxes(types[name])]
     label = _label_column(footer, label_col, unboxed)
     fields: dict[str, tuple[str, str | None]] = {IMAGE: (image, "image")}
     if mask and MASK not in asked:
@@ -245,10 +231,14 @@ def _columns(
     )  # fmt: skip
 
 
+def _cells(footers: list[parquet_files.Footer], column: str) -> Iterator[Any]:
+    return itertools.chain.from_iterable(footer.file.values(column) for footer in footers)
+
+
 def _texts(footers: list[parquet_files.Footer], columns: _ColumnRoles) -> dict[str, Iterator[Any]]:
     schema = footers[0].schema
     return {
-        name: itertools.chain.from_iterable(footer.file.values(column) for footer in footers)
+        name: _cells(footers, column)
         for name, (column, _) in columns.fields.items()
         if "string" in str(schema.field(column).type) and not schema.field(column).type.num_fields
     }
@@ -293,7 +283,7 @@ def _members(kind: Any) -> set[str]:
 
 def _class_names(footer: parquet_files.Footer, column: str) -> list[str] | None:
     """Names of a ClassLabel, or of a list of them, or of those in a column of objects."""
-    return objects.category_names(footer.features.get(column))
+    return tables.category_names(footer.features.get(column))
 
 
 def _check_alike(
@@ -324,9 +314,8 @@ def _labels(
     if columns.label is None:
         return Labels()
     column = Distinct()
-    for footer in footers:
-        values = footer.file.values(columns.label)
-        column.extend(tuple(v) if isinstance(v, list) else v for v in values)
+    values = _cells(footers, columns.label)
+    column.extend(tuple(v) if isinstance(v, list) else v for v in values)
     ends = list(itertools.accumulate(footer.file.rows for footer in footers))
 
     def place(position: int | None) -> str:
@@ -342,21 +331,17 @@ def _labels(
     )  # fmt: skip
 
 
-def _sizes(footer: parquet_files.Footer) -> np.ndarray:
-    rows = np.diff(footer.file.starts)
-    return np.repeat(footer.sizes // np.maximum(rows, 1), rows)
-
-
-def _keys(files: Sequence[parquet_files.ParquetFile], columns: _ColumnRoles) -> list[bytes]:
+def _keys(footers: list[parquet_files.Footer], columns: _ColumnRoles) -> list[bytes]:
     """Paths of the images if all differ, else file names and rows."""
     if columns.has_paths:
         column = f"{columns.fields[IMAGE][0]}.path"
-        paths = [value and value["path"] for file in files for value in file.values(column)]
+        paths = [value and value["path"] for value in _cells(footers, column)]
         if (keys := tables.keys_of(paths)) is not None:
             return keys
     return [
-        b"%s/%08d" % (os.fsencode(Path(f.path).stem), row) for f in files for row in range(f.rows)
-    ]
+        b"%s/%08d" % (os.fsencode(Path(footer.file.path).stem), row)
+        for footer in footers for row in range(footer.file.rows)
+    ]  # fmt: skip
 
 
 def _read(
@@ -374,10 +359,7 @@ def _read(
 
 
 def _cell(scalar: Any) -> Any:
-    """A cell as a Python value.
-
-    A struct of an image keeps bytes and path alone. If both are null, the cell is None.
-    """
+    """A cell as a Python value; an image of which both bytes and path are null is None."""
     try:
         value = scalar.as_py()
     except ValueError:  # nanoseconds, which Python's times do not have

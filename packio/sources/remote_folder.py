@@ -12,35 +12,29 @@ import dataclasses
 import functools
 import hashlib
 import os
-import shlex
 from pathlib import Path
 from typing import Any
 
 from packio.errors import DecodeError, ReadError, SourceError
-from packio.sample.labelling import class_names
 from packio.sample.record import Field, Record, image_record
-from packio.sources import Context, Listing, Source, _class_folders, _files, counted
+from packio.sources import Context, Listing, Source, _class_folders, _files, command
 from packio.sources._rows import ListedRows, each
 from packio.storage import urls
 
 
 class RemoteFolder(Source):
-    """A folder of class folders of images at a URL."""
-
     priority = 1  # the last: a URL may be a pack's
     package = "fsspec"
     options = _files.OPTIONS
 
     def recognise(self, path: Path) -> bool:
-        """Tell whether the path is a URL."""
         return isinstance(urls.place(path), urls.Url)
 
     def listing(self, source: Any, context: Context) -> Listing:
-        """List an image folder at a URL."""
         url, is_image = urls.place(source), _files.image_test(context)
         with urls.errors_as(ReadError, url):
             found = urls.below(url)
-        result = Listing(self.name, None, [], [], [], [])
+        result = Listing(self.name, None)
         images = [
             os.fsencode(key) for key in found  # no place holders of folders
             if key[-1] != "/" and _files.is_taken(key, result, context, is_wanted=is_image(key))
@@ -48,16 +42,15 @@ class RemoteFolder(Source):
         tops = {key.partition("/")[0] for key in found if "/" in key}
         folders = {name for name in tops if _files.is_taken(f"{name}/", result, context)}
 
-        def command(name: str) -> str:
-            return f"packio pack {shlex.quote(f'{url}/{name}')} {shlex.quote(f'{name}.lmdb')}"
+        def command_of(name: str) -> str:
+            return command(f"{url}/{name}", name)
 
-        _class_folders.refuse_splits(f"{url}/", folders, command)
+        names = _class_folders.find_classes(f"{url}/", folders, context, command_of)
         if not any(b"/" in key for key in images):
             what = f"{len(found)} objects, no images in class folders" if found else "nothing there"
             raise SourceError(
                 f"{url}/: {what}; expected {_class_folders.LAYOUT}; {_files.EXPECTED}"
             )
-        names = class_names(f"{url}/", folders, context.classes)
         keys, labels = _class_folders.in_order(images, names)
         objects = [found[os.fsdecode(key)] for key in keys]
         sizes = [entry.get("size") for entry in objects]
@@ -68,11 +61,8 @@ class RemoteFolder(Source):
             rows=ListedRows({"key": keys, "size": sizes}, hashlib.sha256(versions).hexdigest()),
             open=functools.partial(each, _read, url),
         )  # fmt: skip
-        if beside := [key for key in images if b"/" not in key]:
-            result.warnings.append(counted(_class_folders.BESIDE, beside))
-        told = _class_folders.told_labels(result.keys, context.classes, names, command)
-        result.warnings.extend(told)
-        _class_folders.tell_empty(str(url), result, folders, context)
+        beside = [key for key in images if b"/" not in key]
+        _class_folders.warn_of_folders(str(url), result, folders, beside, context, command_of)
         _files.tell_others(result)
         return result
 

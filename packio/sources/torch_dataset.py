@@ -1,18 +1,16 @@
 """A Python dataset: an object with a length and items, or an object to iterate over.
 
 These are torch's datasets and torchvision's, Hugging Face's, WebDataset's, lists and generators. An
-item is an image, a tuple (image, label, …), or a mapping with image, label, mask, boxes,
-box_labels, key, meta, or their usual other names. A mapping within a tuple counts as part of the
-item. `packio.sources._records` says which values become named fields or metadata. Labels are ints,
-floats, names, or lists of them. Names of classes come from ``classes``, or ``features``; labels of
-boxes are positions in them, too. If there are ``classes``, lists of numbers have one number for
-each class in all labels, as ``[0, 1, 0]`` of three classes, or else positions, as ``[1]``.
+item is an image, a tuple (image, label, …), or a mapping; `packio.sources._records` takes it apart.
+Names of classes come from ``classes``, or ``features``; labels of boxes are positions in them, too.
+If there are ``classes``, lists of numbers have one number for each class in all labels, as
+``[0, 1, 0]`` of three classes, or else positions, as ``[1]``.
 
 Each item is read once, in order, in one thread, and put into a temporary file. So the dataset need
 not be safe in threads, and need not give the same item twice. Bytes of an image, or its file, are
-stored unchanged. Pixels are stored without loss: raw if all items of the dataset are pixels of the
-same size and type, else as PNG. Pixels that PNG cannot hold, such as float32, are always raw. An
-`ImageFolder` of torchvision without transforms, or a subset of it, is packed from its files.
+stored unchanged. Pixels are stored raw if all items of the dataset are pixels of the same size and
+type, else as PNG; pixels that PNG cannot hold, such as float32, are always raw. An `ImageFolder` of
+torchvision without transforms, or a subset of it, is packed from its files.
 
 On the command line a dataset is ``module:object``, as ``mydata:train``; a function or a class is
 called without arguments. The current folder is searched for the module, too.
@@ -48,41 +46,31 @@ from packio.sources import (
     _records,
     _values,
 )
-from packio.sources._listed_file import ScratchFile
-from packio.sources._rows import ListedRows, each_of
-from packio.sources.tables import columns, objects
+from packio.sources._rows import ListedRows, ScratchFile, each_of
+from packio.sources.tables import columns
 from packio.system.files import check_of_file, read_at
 
 _OPTIONS = {
     "label_col": "member of the items, or of their metadata, that is the label",
-    **objects.OPTIONS,
+    **columns.OBJECT_OPTIONS,
 }
 _is_object = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*").fullmatch
 
 
 class TorchDataset(Source):
-    """A Python dataset."""
-
     priority = 2  # the last of all: this source takes nearly every object
     options = _OPTIONS
     takes_fields = True
 
     def recognise(self, path: Path) -> bool:
-        """Tell whether the text is ``module:object``, and no file."""
         return bool(_is_object(os.fspath(path))) and not os.path.lexists(path)
 
     def accepts(self, obj: object) -> bool:
-        """Tell whether an object has items by number, or can be iterated over."""
         if isinstance(obj, (str, bytes, bytearray, os.PathLike, type)):
             return False
         return isinstance(obj, Iterable) or _has_items(obj)
 
     def listing(self, source: Any, context: Context) -> Listing:
-        """Read a dataset into a temporary file, and list the items there.
-
-        Keys are the items' own keys; or the paths of the images, if every image has one; or
-        numbers. Items that cannot be read, or make no sense, are in `Listing.unlisted`.
-        """
         if isinstance(source, (str, os.PathLike)):
             with _current_folder_importable():
                 return self._listed(self._imported(os.fspath(source)), context)
@@ -152,16 +140,15 @@ def _of_files(source: Any, context: Context) -> Listing | None:
     names = class_names("ImageFolder", source.classes, context.classes)
     label_of = [names.index(name) for name in source.classes]
     root, keys = columns.relative([path for path, _ in source.samples], source.root)
-    with _files.folder_opened(root) as folder:
-        sizes = _files.sizes(folder, keys)
-    return Listing(
-        SOURCE.name, root, keys, sizes, [label_of[label] for _, label in source.samples], names
-    )
+    labels = [label_of[label] for _, label in source.samples]
+    return Listing(SOURCE.name, root, keys, _files.sizes(root, keys), labels, names)
 
 
 def _items(source: Any) -> Iterator[tuple[int, Any]]:
     """Yield position and item, or position and the exception that reading the item raised."""
-    if _has_items(source) and callable(getattr(source, "__len__", None)) and not _iterates(source):
+    torch = sys.modules.get("torch.utils.data")
+    iterates = torch is not None and isinstance(source, torch.IterableDataset)
+    if _has_items(source) and callable(getattr(source, "__len__", None)) and not iterates:
         for i in range(len(source)):
             try:
                 item = source[i]
@@ -182,11 +169,6 @@ def _items(source: Any) -> Iterator[tuple[int, Any]]:
         raise SourceError(
             f"{type(source).__name__}: {type(error).__name__} after item {i}: {error}"
         ) from error
-
-
-def _iterates(source: Any) -> bool:
-    torch = sys.modules.get("torch.utils.data")
-    return torch is not None and isinstance(source, torch.IterableDataset)
 
 
 def _undecoded(source: Any) -> Any:
@@ -211,8 +193,8 @@ def _classes(source: Any, label_col: str | None) -> _Classes:
     found: Any = getattr(source, "classes", None)
     of_features = isinstance(features, Mapping)
     if of_features:
-        usual = (*columns.LABEL_NAMES, *objects.NAMES)
-        found = objects.category_names(features.get(label_col or columns.guess(features, usual)))
+        usual = (*columns.LABEL_NAMES, *columns.OBJECT_NAMES)
+        found = columns.category_names(features.get(label_col or columns.guess(features, usual)))
     elif found is None and (whole := getattr(source, "dataset", None)) is not None:
         return _classes(whole, label_col)
     is_other = label_col is not None and label_col not in columns.LABEL_NAMES and not of_features
@@ -236,7 +218,7 @@ class _ItemsAside:
         self._bad: list[tuple[bytes, str]] = []
         self._pixels: Counter[Facts | None] = Counter()
         self._box_labels: tuple[int, int] | None = None  # the least and the greatest
-        self._absent = {column for column, _ in context.fields.values()}
+        self._absent = {*context.fields}
         self._has_meta = False
 
     def add(self, position: int, value: Any) -> None:
@@ -249,10 +231,11 @@ class _ItemsAside:
             raise
         except Exception as error:  # noqa: BLE001 (whatever the user's objects do)
             check_of_file(error, f"item {position}")
-            self._bad.append((b"%08d" % position, _values.described(error)))
+            is_plain = isinstance(error, PackioError)
+            reason = str(error) if is_plain else f"{type(error).__name__}: {error}"
+            self._bad.append((b"%08d" % position, reason))
             return
-        if self._absent:
-            self._absent -= _records.names_of(value)
+        self._absent -= item.record.fields.keys()
         data = _records.to_bytes(item.record)
         self._digest.update(data)
         self._scratch.write(data)
@@ -270,13 +253,12 @@ class _ItemsAside:
             self._box_labels = min(seen[0], int(ids.min())), max(seen[1], int(ids.max()))
 
     def listing(self, classes: _Classes) -> Listing:
-        """List the items in the file."""
         if not self._positions:
             reason = f"; the first: {self._bad[0][1]}" if self._bad else ""
             raise SourceError(f"{self._what}: none of {len(self._bad)} items can be packed{reason}")
-        for name, (column, _) in self._context.fields.items():
-            if column in self._absent:
-                raise OptionError(f"{self._what}: field {name!r}: no item has {column!r}")
+        for name in sorted(self._absent):
+            column = self._context.fields[name][0]
+            raise OptionError(f"{self._what}: field {name!r}: no item has {column!r}")
         self._scratch.finish()
         warnings = list[str]()
         found, order = self._labelled(classes, warnings)
@@ -298,30 +280,27 @@ class _ItemsAside:
 
     def _labelled(self, classes: _Classes, warnings: list[str]) -> tuple[Labels, np.ndarray | None]:
         values, names, asked = self._labels.values, classes.names, self._context.classes
-        least, greatest = self._box_labels or (0, -1)
-        is_bare = {*values} <= {None}
+        is_bare, ids = {*values} <= {None}, self._box_labels
         if is_bare and self._label_col:
             raise OptionError(f"{self._what}: no item has a label {self._label_col!r}")
-        of_boxes = self._box_labels is not None and is_bare
         fits = all(type(v) is not int or -1 <= v < len(names or ()) for v in values)
-        boxes_fit = least >= 0 and greatest < len(names or ())
-        if names and not (fits and (boxes_fit or not of_boxes)):
+        boxes_fit = ids is None or (ids[0] >= 0 and ids[1] < len(names or ()))
+        if names and not (fits and (boxes_fit or not is_bare)):
             warnings.append(f"labels do not fit the {len(names)} classes of the dataset: no names")
             names = None
-        found = labels(
-            self._labels, values, self._place, classes=asked, names=names, hot=classes.hot
-        )
-        if is_bare:
-            found = Labels()
-        if not names or self._box_labels is None:
+        found = Labels()
+        if not is_bare:
+            found = labels(
+                self._labels, values, self._place, classes=asked, names=names, hot=classes.hot
+            )
+        if not names or ids is None:
             return found, None
-        if of_boxes:
+        if is_bare:
             known = names if asked is None else class_names(self._place(None), names, asked)
             found = Labels(classes=known)
         if list(found.classes) == names or not boxes_fit:
             return found, None
-        order = [list(found.classes).index(name) for name in names]
-        return found, np.array(order, np.int64)
+        return found, np.array([list(found.classes).index(name) for name in names], np.int64)
 
     def _place(self, position: int | None) -> str:
         where = "" if position is None else f": item {self._positions[position]}"

@@ -2,21 +2,17 @@
 
 The XML file of an image lies where ``JPEGImages`` or ``images`` of its path is ``Annotations`` or
 ``annotations``, or in such a folder beside the image, or beside the image itself. ``<filename>`` is
-not asked, as tools write anything there. An image without an XML file cannot be packed, nor a file
-without its image; a file without objects says that there are none.
+not asked, as tools write anything there. A file without objects says that there are none.
 
 Pascal VOC counts pixels from 1, and xmax is within the box: a box from 1 to 40 is 40 pixels wide.
 So 1 is taken from xmin and ymin, as by detectron2. A coordinate below 1 shows that a tool counted
-from 0; then the user says which it is, by ``first_pixel``. The width and height in the file say
-whether boxes lie in the upright image; if one of them is 0 or missing, they say nothing.
+from 0; then the user says which it is, by ``first_pixel``.
 
 ``difficult``, ``truncated`` and ``occluded``, 0 or 1, are columns of the boxes if any object has
-them. All else becomes metadata, as text: the members of the annotation, and in ``object`` those of
-each object, as its pose and its parts. Boxes of parts are no boxes of objects.
+them. All else becomes metadata, as text. Boxes of parts are no boxes of objects.
 
 The lists train.txt, val.txt and test.txt in ``ImageSets/Main`` are splits; images of trainval.txt
-that are in none of them are a split of this name, and other images are left out. Without lists,
-folders called train, val and test are splits.
+that are in none of them are a split of this name, and other images are left out.
 
 Source: Pascal VOC 2012 development kit, section 5; ``detectron2.data.datasets.pascal_voc``.
 """
@@ -24,7 +20,6 @@ Source: Pascal VOC 2012 development kit, section 5; ``detectron2.data.datasets.p
 from __future__ import annotations
 
 import os
-import shlex
 from pathlib import Path
 from typing import Any
 from xml.parsers import expat
@@ -33,7 +28,15 @@ import numpy as np
 
 from packio.errors import DecodeError, OptionError, SourceError
 from packio.sample.record import Frame
-from packio.sources import Context, Listing, Source, _class_folders, _files
+from packio.sources import (
+    Context,
+    Listing,
+    Source,
+    _class_folders,
+    _files,
+    check_choice,
+    command,
+)
 from packio.sources._detections import OPTIONS, Objects, listing_of, objects_of, small_file
 
 _OPTIONS = {
@@ -54,13 +57,10 @@ _DEEPEST = 20  # elements in each other
 
 
 class Voc(Source):
-    """Images, and an XML file of boxes for each."""
-
     priority = -1  # before flat_folder, which takes each folder of images
     options = _OPTIONS
 
     def recognise(self, path: Path) -> bool:
-        """Tell whether the path is a folder with XML files of boxes, and without masks."""
         if not _files.is_plain_folder(path) or _has_masks(path):
             return False
         splits = [name for name in _names(path) if _class_folders.splits_among([name])]
@@ -68,19 +68,15 @@ class Voc(Source):
         return any(map(_has_annotation, tried)) or bool(_inner(path))
 
     def listing(self, source: Any, context: Context) -> Listing:
-        """List the images of a dataset, with their boxes."""
         path, first = Path(source), str(context.option("first_pixel", ""))
         _files.entries(path, _EXPECTED)
-        if first not in ("", "0", "1"):
-            raise OptionError(f"first_pixel={first!r}: expected 1, as in Pascal VOC, or 0")
+        check_choice("first_pixel", first or None, "0", "1")
         inner = [] if any(_has_annotation(path / name) for name in _XML) else _inner(path)
         if inner:
-            each = "; ".join(
-                f"packio pack {shlex.quote(f'{path}/{n}')} {shlex.quote(n)}.lmdb" for n in inner
-            )
+            each = "; ".join(command(f"{path}/{name}", name) for name in inner)
             raise SourceError(f"{path}/: datasets in it; pack each by itself: {each}")
         root = os.path.abspath(path)
-        result = Listing(self.name, root, [], [], None, [])
+        result = Listing(self.name, root)
         if _has_masks(path):
             result.warnings.append("took the boxes; for the masks, say --source pairs")
         top = next((name for name in _IMAGES if (path / name).is_dir()), "")

@@ -8,13 +8,11 @@ where the last ``/images/`` of its path is ``/labels/``, or else beside the imag
 A line is ``class cx cy w h``: centre and size, as fractions of the upright image's width and
 height. A line with more numbers is a polygon, whose bounds are the box; or with ``kpt_shape`` in
 data.yaml a box and its keypoints. Polygons and keypoints are kept as metadata, ``segments`` and
-``keypoints``: the numbers of the file, a list for each box. An image without a label file, or with
-an empty one, has no boxes. Lines that repeat a line of their file are left out, as by ultralytics.
+``keypoints``: the numbers of the file, a list for each box.
 
-``train``, ``val`` and ``test`` of data.yaml are splits; without it, folders called so are. Names of
-classes come from data.yaml or ``classes.txt``; without both they are the numbers. Paths in
-data.yaml are relative to its ``path``, which is relative to the file; where that leads nowhere, to
-the file, and without ``../`` in front (as Roboflow writes them).
+``train``, ``val`` and ``test`` of data.yaml are splits. Paths in it are relative to its ``path``,
+which is relative to the file; where that leads nowhere, to the file, and without ``../`` in front
+(as Roboflow writes them).
 
 Source: https://docs.ultralytics.com/datasets/detect/, /segment/, /pose/; ``ultralytics.data.utils``
 (``img2label_paths``, ``verify_image_label``, ``check_det_dataset``).
@@ -59,13 +57,10 @@ class _Config(NamedTuple):
 
 
 class Yolo(Source):
-    """Images, and a text file of boxes for each."""
-
     priority = -1  # before flat_folder, which takes each folder of images
     options = OPTIONS
 
     def recognise(self, path: Path) -> bool:
-        """Tell whether the path is a data.yaml, or a folder with one or with files of boxes."""
         if not _files.is_plain_folder(path):
             return path.suffix.lower() in _SUFFIXES and _is_config(path)
         try:
@@ -80,11 +75,10 @@ class Yolo(Source):
             return False
 
     def listing(self, source: Any, context: Context) -> Listing:
-        """List the images of a dataset, with their boxes."""
         config = _config(Path(source))
         where, told = config.where, dict[str, list[str]]()
         root = os.path.abspath(where if where.is_dir() else where.parent)
-        result = Listing(self.name, root, [], [], None, [], warnings=[*config.warnings])
+        result = Listing(self.name, root, warnings=[*config.warnings])
         splits: dict[str, str] = {}  # path of an image → its split
         for split, part in config.parts:
             for path in _images(part, result, context):

@@ -1,4 +1,4 @@
-"""COCO annotations in the metadata follow an image that packing resizes or turns."""
+"""COCO annotations in the metadata follow an image that packing resizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import packio
-from packio.packing.images import coco_entries, resizing
+from packio.packing.images import placing, resizing
 
 
 def _coco(folder: pathlib.Path) -> pathlib.Path:
@@ -72,38 +72,39 @@ def test_coco_annotations_follow_a_resize(verb: str, tmp_path: pathlib.Path) -> 
     assert meta["area"] == [20, 20] == sample.box_columns["area"].tolist()
     assert meta["segmentation"][0] == [[5, 2, 15, 2, 15, 4]]
     assert meta["keypoints"] == [[5, 2, 2, 0, 0, 0], None]
-    small = np.zeros((10, 20), np.uint8)
-    small[2:4, 5:15] = 1
-    assert meta["segmentation"][1] == {"size": [10, 20], "counts": _counts(small)}
+    assert meta["segmentation"][1]["size"] == [20, 40]  # run lengths have a size of their own
+
+
+def test_metadata_without_the_size_of_its_image_is_told(tmp_path: pathlib.Path) -> None:
+    source = _coco(tmp_path / "s")
+    data = json.loads(source.read_text())
+    del data["images"][0]["width"]
+    source.write_text(json.dumps(data))
+    root = str(tmp_path / "s/images")
+    assert packio.pack(source, tmp_path / "x.lmdb", root=root).warnings == ()
+    report = packio.pack(source, tmp_path / "y.lmdb", root=root, resize="short=10")
+    (line,) = report.warnings
+    assert line.startswith("1 samples keep boxes or shapes in their metadata")
+    meta: Any = packio.open(tmp_path / "y.lmdb")[0].meta
+    assert meta["bbox"] == [[10, 4, 20, 4]] * 2
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_run_lengths_and_polygons_turn_with_the_image(orientation: int) -> None:
-    mask = np.zeros((20, 40), np.uint8)
-    mask[2:5, 10:12] = 1
-    meta = {"width": 40, "height": 20, "bbox": [[10, 2, 2, 3]],
-            "segmentation": [{"size": [20, 40], "counts": _counts(mask)}]}  # fmt: skip
-    found = json.loads(
-        coco_entries.moved(json.dumps(meta).encode(), (40, 20), (40, 20), orientation)
-    )
-    ((x, y, width, height),) = found["bbox"]
-    size = found["width"], found["height"]
-    assert size == ((40, 20) if orientation < 5 else (20, 40))
-    there = np.zeros(size[::-1], np.uint8)
-    there[int(y) : int(y + height), int(x) : int(x + width)] = 1
-    assert found["segmentation"][0] == {"size": [*there.shape], "counts": _counts(there)}
+def test_no_boxes_may_be_moved(orientation: int) -> None:
     assert resizing.moved_boxes(np.zeros((0, 4)), (4, 4), (2, 2), orientation).shape == (0, 4)
 
 
-def test_packed_run_lengths_are_read_and_nonsense_becomes_null() -> None:
-    packed = "52203"  # pycocotools' text of [5, 2, 2, 2, 5]: each less the one two before
-    meta: dict[str, Any] = {"width": 4, "height": 4, "segmentation": [
-        {"size": [4, 4], "counts": packed}, {"size": [9, 9], "counts": [81]}, "?", None,
-    ]}  # fmt: skip
-    found = json.loads(coco_entries.moved(json.dumps(meta).encode(), (4, 4), (4, 4), 1))
-    assert found["segmentation"] == [{"size": [4, 4], "counts": [5, 2, 2, 2, 5]}, None, None, None]
-
-
-def test_other_metadata_stays_as_it_is() -> None:
-    for meta in (b'{"bbox": 1}', b'{"width": 9, "height": 9, "bbox": [[1, 2, 3, 4]]}', b'{"a": 1}'):
-        assert coco_entries.moved(meta, (4, 4), (2, 2), 1) == meta
+def test_nonsense_and_other_metadata_stay_as_they_are() -> None:
+    for meta in (
+        b'{"bbox": 1}', b'{"width": 9, "height": 9, "bbox": [[1, 2, 3, 4]]}', b'{"a": 1}',
+        b'{"width": [4], "height": 4, "bbox": []}', None,
+    ):  # fmt: skip
+        assert placing.scaled_meta(meta, {(4, 4): (2, 2)}) == meta
+    odd = (
+        b'{"area":[null,"?"],"bbox":[null,[2,2],"?"],"height":4,"segmentation":[{"a":1}],"width":4}'
+    )
+    told: Any = json.loads(placing.scaled_meta(odd, {(4, 4): (2, 2)}) or b"")
+    assert told == {
+        "area": [None, "?"], "bbox": [None, [1, 1], "?"], "segmentation": [{"a": 1}],
+        "width": 2, "height": 2,
+    }  # fmt: skip

@@ -73,7 +73,7 @@ def test_a_csv_is_read_as_a_csv_that_is_packed_is(pack: pathlib.Path, text: str)
     [
         ("x.csv", b"key,caption\ncats/1.jpg,a cat, asleep\n", "2: 3 cells; expected 2.*quotes"),
         ("x.csv", b"key,caption\ncats/1.jpg\n", "2: 1 cells; expected 2"),
-        ("x.csv", b"key,caption\ncats/1.jpg,caf\xe9\n", "2: column 'caption' is not UTF-8; save"),
+        ("x.csv", b"key,caption\ncats/1.jpg,caf\xe9\n", "2: .* is not utf-8; save"),
         ("x.csv", b"\xff\xfek\0e\0y\0", "no UTF-8 text"),
         ("x.csv", b"", "nothing in it"),
         ("x.csv", b"key,caption\n", "no line below"),

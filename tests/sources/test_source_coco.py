@@ -169,8 +169,7 @@ def test_classes_can_be_given(tmp_path: pathlib.Path) -> None:
 
 def test_what_is_wrong_is_counted(tmp_path: pathlib.Path) -> None:
     data = _dataset()
-    data["images"] += [{"id": 9, "file_name": "again.jpg"}]
-    data["categories"] += [data["categories"][1], {"id": 4, "name": "car"}]
+    data["categories"] += [{"id": 4, "name": "car"}]
     data["annotations"] += [
         _annotation(3, 77, 1, [0, 0, 1, 1]),
         _annotation(4, 9, 77, [0, 0, 1, 1]),
@@ -185,19 +184,23 @@ def test_what_is_wrong_is_counted(tmp_path: pathlib.Path) -> None:
         {"id": 10, "image_id": [9], "category_id": {}},
     ]
     found = coco.listing(_written(tmp_path, data))
-    assert found.warnings == [
-        "1 images have the id of an earlier one and are left out (9)",
-        "1 categories have the id of an earlier one and are left out (1)",
-    ]
+    assert found.warnings == []
     more = "6 annotations of this image are bad"
     assert [(key.decode(), reason) for key, reason in found.unlisted] == [
-        ("again.jpg", "has the id 9 of an earlier image"),
         ("image_id 77", "annotation 3 is of an image that is not in the file"),
         ("a.jpg", f"annotation 4 has the category_id 77, which no category has; {more}"),
         ("image_id '[9]'", "annotation 10 is of an image that is not in the file"),
     ]
     assert found.classes == ["person", "car (3)", "car (4)", "toothbrush"]
     assert [os.fsdecode(key) for key in found.keys] == ["sub/c.jpg", "b.jpg"]
+
+
+def test_two_of_one_id_are_refused(tmp_path: pathlib.Path) -> None:
+    for what, entry in (("images", {"id": 9, "file_name": "b"}), ("categories", {"id": "1"})):
+        data = _dataset()
+        data[what].append(entry)
+        with pytest.raises(SourceError, match=rf"{what}: .* have the same id, {entry['id']}; "):
+            coco.listing(_written(tmp_path / what, data))
 
 
 def test_bad_annotations_are_refused_unless_skipping(

@@ -240,9 +240,10 @@ def test_endings_are_appended_where_they_are_missing(folder: pathlib.Path) -> No
         assert listing.keys == [b"a.jpg", b"b.JPG", b"v1.2.jpg"]
 
 
-def test_bytes_that_are_no_utf8_reach_the_file(folder: pathlib.Path) -> None:
+def test_bytes_that_are_no_utf8_reach_the_file_by_json(folder: pathlib.Path) -> None:
     (folder / os.fsdecode(b"caf\xe9.jpg")).write_bytes(b"image caf\xe9.jpg")
-    listing = _list(folder, b"path,label,x\ncaf\xe9.jpg,a,1\n")
+    row = json.dumps({"path": os.fsdecode(b"caf\xe9.jpg"), "label": "a", "x": 1})
+    listing = _list(folder, row.encode(), name="list.jsonl")
     assert (listing.keys, listing.classes) == ([b"caf\xe9.jpg"], ["a"])
     assert _metas(listing) == [{"x": 1}]
 
@@ -253,7 +254,7 @@ def test_text_in_another_charset_is_refused_or_named(column: str, folder: pathli
     row = "a.jpg,{label},{note},{caption}\n".format(**names)
     text = "path,label,note,caption\n" + row
     fields = {"caption": ("caption", "text")}
-    with pytest.raises(SourceError, match=rf"csv:2: column '{column}' has b'.xe9'.* --charset"):
+    with pytest.raises(SourceError, match=r"csv:2: b'.xe9.*' is not utf-8; .* --charset"):
         _list(folder, text.encode("latin-1"), fields=fields)
     listing = _list(folder, text.encode("latin-1"), fields=fields, charset="latin-1")
     assert listing.classes == [names["label"]]

@@ -22,7 +22,7 @@ from PIL import Image
 from packio.errors import OutputError, ReadError, SourceError
 from packio.images import encodings
 from packio.sample.record import Field
-from packio.sources._listed_file import ListedFile
+from packio.sources._rows import ListedFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -259,7 +259,7 @@ def test_files_that_count_from_0_need_the_users_word(tmp_path: pathlib.Path) -> 
         listing(root)
     assert boxes(only(root, first_pixel="0")) == [[0, 3, 20, 20]]
     assert boxes(only(root, first_pixel=1, overwrite=True)) == [[-1, 2, 20, 20]]
-    with pytest.raises(OptionError, match="expected 1, as in Pascal VOC, or 0"):
+    with pytest.raises(OptionError, match="expected '0' or '1'"):
         listing(root, first_pixel="2")
 
 

@@ -62,25 +62,11 @@ def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             f"{path}: its first line names no columns; put a line above it, as key,caption"
         )
     for row in table.rows():
-        place = f"{path}:{row.line}"
-        if row.is_odd:
-            _check_text(row.cells, place)
         if row.cells:
             count += 1
-            yield place, row.cells
+            yield f"{path}:{row.line}", row.cells
     if not count:
         raise SourceError(f"{path}: names of columns, and no line below them")
-
-
-def _check_text(cells: Mapping[str, Any], place: str) -> None:
-    """Refuse text that is not UTF-8; only keys may have other bytes, as names of files may."""
-    key = columns.guess(cells, _KEY_COLUMNS)
-    for name, cell in cells.items():
-        if name != key and any("\udc80" <= letter <= "\udcff" for letter in str(cell)):
-            raise SourceError(
-                f"{place}: column {name!r} is not UTF-8; save the table as UTF-8, as by: "
-                "iconv -f latin1 -t utf-8 TABLE > NEW"
-            )
 
 
 def _of_parquet(path: Path, name: str) -> tuple[list[_Cell], np.dtype | None]:

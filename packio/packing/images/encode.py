@@ -16,7 +16,7 @@ import numpy as np
 from packio.errors import DecodeError, Decoding, ModeError, OptionError
 from packio.images import encodings
 from packio.images.encodings import RAW, raw_facts, read_facts
-from packio.packing.images import coco_entries, colours, encoders, resizing
+from packio.packing.images import colours, encoders, placing, resizing
 from packio.packing.images.encoders import Metadata
 from packio.sample.facts import Facts
 from packio.sample.fields import PIXELS
@@ -146,7 +146,7 @@ class Encoding:
         Returns:
             The sample for the pack; the argument itself if nothing has to be done. Masks follow the
             size and orientation of the image, and become PNGs. Boxes, their areas, and COCO
-            annotations in the metadata follow, too.
+            annotations in the metadata follow a size, too.
         """
         facts = record.facts
         size = facts.width, facts.height
@@ -171,18 +171,13 @@ class Encoding:
             for name, field in record.fields.items()
             if name != IMAGE and field.kind in PIXELS
         }
-        boxes, columns, meta = record.boxes, dict(record.box_columns), record.meta
+        boxes, columns = record.boxes, dict(record.box_columns)
         if boxes is not None:
             boxes = resizing.moved_boxes(boxes, size, to, turn).astype(np.float32)
         if "area" in columns:
             columns["area"] = columns["area"] * np.float32(to[0] * to[1] / (size[0] * size[1]))
-        if meta is not None:
-            swaps = facts.orientation >= 5
-            upright, upright_to = (size[::-1], to[::-1]) if swaps else (size, to)
-            if upright != upright_to:
-                meta = coco_entries.moved(meta, upright, upright_to, 1)
-            if meta is record.meta and upright != size:  # older packs: of the stored image
-                meta = coco_entries.moved(meta, size, to, turn)
+        sizes = {size: to, size[::-1]: to[::-1]} if facts.orientation >= 5 else {size: to}
+        meta = placing.scaled_meta(record.meta, sizes)
         return dataclasses.replace(
             record, fields={**record.fields, **fields}, boxes=boxes, box_columns=columns, meta=meta
         )

@@ -1,22 +1,32 @@
 """Boxes and masks of a source are moved into the frame of the stored image, where packs have them.
 
 A source has them in the upright frame, which people see, or in the stored one: sizes decide, else
-the user, else they are upright. COCO entries in the metadata stay upright, or become so.
+the user, else they are upright. COCO entries in the metadata lie as their file has them, and are
+scaled with their image.
+
+Source: https://cocodataset.org/#format-data.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from packio.errors import DecodeError
-from packio.packing.images import coco_entries, resizing
+from packio.packing.images import resizing
 from packio.sample.facts import Facts
 from packio.sample.record import Field, Frame, Record
+from packio.sources.tables.columns import compact
 
 _BACK = {6: 8, 8: 6}  # orientation → the one that undoes it; each other one undoes itself
+_IN_PIXELS = (b'"bbox"', b'"segmentation"', b'"keypoints"', b'"bndbox"')  # members of metadata
+_DIGITS = 3  # decimals of a coordinate
 _SLACK = 0.01  # pixels by which a box may reach beyond the image, from rounding
 
 
@@ -41,6 +51,46 @@ def placed(record: Record[Field]) -> tuple[Record[Field], Counter[str]]:
         beyond = (boxes < -_SLACK) | (boxes > np.array([*stored, *stored]) + _SLACK)
         counts["beyond"] = int(beyond.any(1).sum())
     return record, +counts
+
+
+def has_pixels(meta: bytes | None) -> bool:
+    """Whether metadata speaks of boxes or shapes in pixels, as COCO's and Pascal VOC's."""
+    return meta is not None and any(mark in meta for mark in _IN_PIXELS)
+
+
+def scaled_meta(meta: bytes | None, sizes: Mapping[Any, resizing.Size]) -> bytes | None:
+    """Scale COCO's entries in metadata with their image.
+
+    `sizes` has the new size of an image for each size that ``width`` and ``height`` in the metadata
+    may say. Other metadata stays, and so do masks of run lengths, which have a size of their own.
+    """
+    if meta is None or not has_pixels(meta):
+        return meta
+    found = json.loads(meta)
+    size = found.get("width"), found.get("height")
+    to = sizes.get(size) if all(isinstance(side, (int, float)) for side in size) else None
+    if to is None or to == size:
+        return meta
+    x, y = to[0] / size[0], to[1] / size[1]
+    for name, factors in (
+        ("bbox", (x, y)), ("segmentation", (x, y)), ("keypoints", (x, y, 1)), ("area", (x * y,)),
+    ):  # fmt: skip
+        if name in found:
+            found[name] = _scaled(found[name], factors)
+    found["width"], found["height"] = to
+    return compact(found)
+
+
+def _scaled(values: Any, factors: Sequence[float]) -> Any:
+    """Lists of lists of numbers, which are multiplied by the factors in turn."""
+    if isinstance(values, list) and any(isinstance(value, list) for value in values):
+        return [_scaled(value, factors) for value in values]
+    if not isinstance(values, list):
+        return values
+    return [
+        round(value * factor, _DIGITS) if isinstance(value, (int, float)) else value
+        for value, factor in zip(values, itertools.cycle(factors))
+    ]
 
 
 def placed_mask(mask: Field, facts: Facts, frame: Frame) -> Field:
@@ -100,9 +150,8 @@ def _with_boxes(
     if given != size and "area" in columns:
         scale = size[0] * size[1] / (given[0] * given[1])
         columns["area"] = columns["area"] * np.float32(scale)
-    to_upright = 1 if is_upright else turn
-    if meta is not None and (to_upright != 1 or given != size):
-        meta = coco_entries.moved(meta, (int(given[0]), int(given[1])), size, to_upright)
+    if given != size:
+        meta = scaled_meta(meta, {given: size})
     boxes = resizing.moved_boxes(
         np.asarray(record.boxes), (1, 1) if frame.fractions else given, size,
         _BACK.get(turn, turn) if is_upright else 1,

@@ -127,6 +127,8 @@ _TOLD = {  # what is counted while samples are read → the line about it
     "these levels only where they were made anew from their images",
     "undecided": "images are turned by Exif, and no size tells whether their boxes and masks are "
     "turned, too: taken as upright; --boxes-frame upright or stored says it for all",
+    "other_pixels": "samples keep boxes or shapes in their metadata in pixels of their images "
+    "before these were resized, as no width and height in the metadata says which they are",
     "flat": "boxes have no width or no height: kept",
     "beyond": "boxes reach beyond their image: kept; a dataset cuts them at its edges; if many do, "
     "they may be corners in place of width and height",

@@ -18,7 +18,7 @@ from packio.images.encodings import RAW, check_class_ids, check_raw, read_facts
 from packio.images.jpeg.restarts import make_seekable
 from packio.packing.images.encode import Encoding
 from packio.packing.images.levels import Levels
-from packio.packing.images.placing import placed
+from packio.packing.images.placing import has_pixels, placed
 from packio.sample import levels
 from packio.sample.facts import UNKNOWN, check_mask
 from packio.sample.fields import PIXELS, decode
@@ -231,8 +231,12 @@ def read_one(
         for name, field in record.fields.items():
             with _named(name):
                 decode(field)  # text is UTF-8, an array is a .npy file
+        meta = record.meta
         with Decoding():
             record = _with_facts(treatment(record))
+        is_resized = facts.height * facts.width != record.facts.height * record.facts.width
+        if is_resized and record.meta is meta and has_pixels(meta):
+            counts["other_pixels"] = 1
     except OSError as error:
         check_of_file(error, os.fsdecode(listing.keys[position]))
         problem = f"cannot be read: {error.strerror or error}"

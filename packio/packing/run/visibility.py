@@ -26,7 +26,7 @@ from packio.packing.plan.planning import Plan
 from packio.packing.run.journal import Journal
 from packio.sample.recipe import Recipe
 from packio.sources import Listing
-from packio.sources._listed_file import scratch_files
+from packio.sources._rows import scratch_files
 
 _SAMPLES = 4  # that each node reads for a comparison
 

@@ -36,14 +36,15 @@ _IMAGES = tuple(ending.encode() for ending in (*_files.EXTENSIONS, ".gif"))
 
 
 def labelled(found: Listing, context: Context) -> Listing:
-    """Give images the labels of the list that the options name.
-
-    Images without a label become unlisted.
-    """
+    """Give images the labels of the list that the options name, if any."""
     if context.option("labels") is None:
         is_named = found.labels is not None or context.option("label_regex") is not None
         return found if is_named else _with_hint(found)
-    file, offset = Path(context.option("labels")), _offset(context.option("label_offset", 0))
+    file, given = Path(context.option("labels")), context.option("label_offset", 0)
+    try:
+        offset = int(given)
+    except ValueError as error:
+        raise OptionError(f"label_offset={given!r}: expected a whole number") from error
     texts = _texts(file, found)
     kept = found.take([i for i, key in enumerate(found.keys) if key in texts])
     column = Distinct()
@@ -71,13 +72,6 @@ def _with_hint(found: Listing) -> Listing:
             f"--label-regex {shlex.quote(_BEGINNING)}"
         )
     return found
-
-
-def _offset(given: int | str) -> int:
-    try:
-        return int(given)
-    except ValueError as error:
-        raise OptionError(f"label_offset={given!r}: expected a whole number") from error
 
 
 def _texts(file: Path, result: Listing) -> dict[bytes, bytes]:

@@ -1,9 +1,8 @@
 """Rows of a text file: of a CSV with any delimiter, or of JSON lines.
 
-Text is UTF-8, or in the charset that the user names, with or without a byte order mark. Only paths
-may have bytes that are not UTF-8, as file names may be any bytes. Blank lines are skipped.
-Blanks after a delimiter belong to the cell, unless the first line has a blank after each delimiter,
-as in ``path, label``.
+Text is UTF-8, or in the charset that the user names, with or without a byte order mark. Blank lines
+are skipped. Blanks after a delimiter belong to the cell, unless the first line has a blank after
+each delimiter, as in ``path, label``.
 
 Sources: RFC 4180 (CSV); jsonlines.org.
 """
@@ -22,7 +21,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from packio.errors import OptionError, SourceError
 from packio.sources import _files
-from packio.sources._listed_file import ListedFile
+from packio.sources._rows import ListedFile
 
 IMAGES = (*_files.EXTENSIONS, ".gif")
 _JSON = (".jsonl", ".ndjson")
@@ -38,51 +37,39 @@ class TextRow(NamedTuple):
     line: int  # where the row begins, counted from 1
     start: int  # bytes
     end: int
-    is_odd: bool  # some bytes are not in the charset: the text has surrogate escapes
 
 
 @dataclasses.dataclass(frozen=True)
 class TextTable:
-    """A text file, and how to read it.
-
-    Attributes:
-        file: The file.
-        charset: As Python names it.
-        delimiter: Between cells; "": each line is a JSON object.
-        is_padded: Whether blanks after a delimiter belong to no cell.
-        names: Of the columns; of JSON objects, of the first one's members.
-        image: Column of images, if the first line is no header.
-        line_end: CR, as Excel for Mac writes it, or LF.
-    """
+    """A text file, and how to read it."""
 
     file: ListedFile
     charset: str
-    delimiter: str
-    is_padded: bool = False
-    names: tuple[str, ...] = ()
-    image: str | None = None
-    line_end: str = "\n"
+    delimiter: str  # "": each line is a JSON object
+    is_padded: bool = False  # blanks after a delimiter belong to no cell
+    names: tuple[str, ...] = ()  # of the columns; of JSON objects, of the first one's members
+    image: str | None = None  # column of images, if the first line is no header
+    line_end: str = "\n"  # or CR, as Excel for Mac writes it
 
     def rows(self) -> Iterator[TextRow]:
-        """Read the file from its beginning."""
         is_header = bool(self.delimiter) and self.image is None
-        for found, line, start, end, is_odd in self._records():
+        for found, *place in self._records():
             if is_header:
                 is_header = False
             elif not self.delimiter:
-                yield TextRow(found, line, start, end, is_odd)
+                yield TextRow(found, *place)
             elif len(found) == len(self.names):
-                cells = dict(zip(self.names, found, strict=True))
-                yield TextRow(cells, line, start, end, is_odd)
+                yield TextRow(dict(zip(self.names, found, strict=True)), *place)
             else:
                 advice = "; put a cell with a delimiter in it in double quotes"
                 raise SourceError(
-                    f"{self.file.path}:{line}: {len(found)} cells; expected {len(self.names)}, as "
-                    f"in the first line{advice if len(found) > len(self.names) else ''}"
+                    f"{self.file.path}:{place[0]}: {len(found)} cells; expected "
+                    f"{len(self.names)}, as in the first line"
+                    f"{advice if len(found) > len(self.names) else ''}"
                 )
 
-    def _records(self) -> Iterator[tuple[Any, int, int, int, bool]]:
-        """Lists of cells, or objects; line, start, end, and whether the text is odd."""
+    def _records(self) -> Iterator[tuple[Any, int, int, int]]:
+        """Lists of cells, or objects; line, start and end."""
         with open(self.file.path, "rb") as file:
             text = _Text(_lines(file, self.line_end), self.charset)
             parsed = (
@@ -91,20 +78,25 @@ class TextTable:
                 if self.delimiter else map(_object, text)
             )  # fmt: skip
             while True:
-                line, start, text.is_odd = text.line + 1, text.end, False
+                line, start = text.line + 1, text.end
                 try:
                     found = next(parsed)
                 except StopIteration:
                     return
+                except UnicodeDecodeError as error:
+                    raise SourceError(
+                        f"{self.file.path}:{line}: {error.object[error.start :][:20]!r} is not "
+                        f"{self.charset}; save the file as UTF-8, or name its encoding by "
+                        "--charset, as latin-1"
+                    ) from error
                 except (csv.Error, ValueError, RecursionError) as error:
                     reason = getattr(error, "msg", error)
                     raise SourceError(f"{self.file.path}:{line}: {reason}") from error
                 if found and (not self.delimiter or any(map(str.strip, found))):
-                    yield found, line, start, text.end, text.is_odd
+                    yield found, line, start, text.end
 
     def cells(self, data: bytes) -> dict[str, Any]:
-        """Read the bytes of one row again."""
-        text = data.decode(self.charset, "surrogateescape").removeprefix("\ufeff")
+        text = data.decode(self.charset).removeprefix("\ufeff")
         if not self.delimiter:
             found: dict[str, Any] = json.loads(text)
             return found
@@ -125,17 +117,14 @@ class _Text:
 
     def __init__(self, file: Iterator[bytes], charset: str) -> None:
         self._file, self._charset = file, charset
-        self.line, self.end, self.is_odd = 0, 0, False
+        self.line, self.end = 0, 0
 
     def __iter__(self) -> _Text:
         return self
 
     def __next__(self) -> str:
         data = next(self._file)
-        try:
-            text = data.decode(self._charset)
-        except UnicodeDecodeError:
-            text, self.is_odd = data.decode(self._charset, "surrogateescape"), True
+        text = data.decode(self._charset)
         self.line += 1
         self.end += len(data)
         return text.removeprefix("\ufeff") if self.line == 1 else text
@@ -153,11 +142,7 @@ def _object(line: str) -> dict[str, Any]:
 
 
 def table(path: str | os.PathLike[str], delimiter: str | None, charset: str | None) -> TextTable:
-    """Find out how to read a file.
-
-    The first line of a CSV names the columns, unless a cell of it ends as the name of an image
-    does. Then the columns are called ``0``, ``1``, ….
-    """
+    """Find out how to read a file. Without a header, columns are called ``0``, ``1``, …."""
     if delimiter is not None and len(delimiter) != 1:
         raise OptionError(f"delimiter={delimiter!r}: expected one character")
     charset, ending = _checked(charset or "utf-8"), os.path.splitext(path)[1].lower()

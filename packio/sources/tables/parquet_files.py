@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import json
+import os
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
@@ -18,9 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packio import registry
-from packio.errors import DecodeError, SourceError
-from packio.sources._listed_file import ListedFile
-from packio.sources.tables.url_file import UrlFile
+from packio.errors import DecodeError, ReadError, SourceError
+from packio.sources._rows import ListedFile
+from packio.storage import urls
+from packio.storage.urls import Url
 from packio.system.files import check_of_file
 
 _ARROW = ".arrow"
@@ -38,7 +41,7 @@ def _open(listed: ListedFile) -> Any:
         if path.lower().endswith(_ARROW):
             return _ArrowFile(path)
         return pq.ParquetFile(
-            path if url is None else UrlFile(url, listed.size),
+            path if url is None else _UrlFile(url, listed.size),
             buffer_size=_BUFFER if url is None else _BUFFER_AT_URL, pre_buffer=False,
             page_checksum_verification=True,
         )  # fmt: skip
@@ -62,7 +65,6 @@ class _ArrowFile:
         self._batches = []
 
     def groups(self) -> list[tuple[int, int]]:
-        """Rows and bytes of each batch."""
         return [(batch.num_rows, batch.nbytes) for batch in self._batches]
 
     def iter_batches(
@@ -90,28 +92,19 @@ def _groups(opened: Any) -> list[tuple[int, int]]:
 
 @dataclasses.dataclass(frozen=True)
 class ParquetFile:
-    """A Parquet or Arrow file, with its row groups.
-
-    Attributes:
-        listed: The file.
-        starts: (row groups + 1,) first row of each row group, then the number of rows.
-    """
-
     listed: ListedFile
-    starts: np.ndarray
+    starts: np.ndarray  # first row of each row group, then the number of rows
+    row_bytes: np.ndarray  # of each row group, bytes of a row on average, not compressed
 
     @property
     def path(self) -> str:
-        """Absolute path."""
         return self.listed.path
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
         return int(self.starts[-1])
 
     def open(self) -> Any:
-        """Open the file with pyarrow."""
         self.listed.check()
         return _open(self.listed)
 
@@ -131,17 +124,13 @@ class ParquetFile:
 
 
 class Footer(NamedTuple):
-    """The footer of a file."""
-
     file: ParquetFile
     schema: Any  # pyarrow's
     features: dict[str, Any]  # of `datasets`: column → description
-    sizes: np.ndarray  # (row groups,) bytes, not compressed
     digest: bytes  # of the footer and the file's size
 
 
 def footer(path: Path) -> Footer:
-    """Read the footer of a file."""
     listed = ListedFile.of(path)
     with _open(listed) as opened:
         try:
@@ -150,13 +139,14 @@ def footer(path: Path) -> Footer:
         except Exception as error:  # pyarrow raises whatever its parsers meet
             check_of_file(error, path)
             raise SourceError(f"{path}: the footer is damaged: {error}") from error
-    rows, sizes = [number for number, _ in groups], [size for _, size in groups]
+    rows = [number for number, _ in groups]
     if len(set(schema.names)) != len(schema.names):
         raise SourceError(f"{path}: two columns have the same name; rename one")
     if min(rows, default=0) < 0 or sum(rows) > listed.size:  # an image takes a byte at least
         raise SourceError(f"{path}: {sum(rows)} rows in {listed.size} bytes; the footer is damaged")
-    file = ParquetFile(listed, np.cumsum([0, *rows]))
-    return Footer(file, schema, features, np.array(sizes, np.int64), _digest(listed, groups))
+    row_bytes = np.array([size // max(number, 1) for number, size in groups], np.int64)
+    file = ParquetFile(listed, np.cumsum([0, *rows]), row_bytes)
+    return Footer(file, schema, features, _digest(listed, groups))
 
 
 def _digest(listed: ListedFile, groups: list[tuple[int, int]]) -> bytes:
@@ -164,7 +154,7 @@ def _digest(listed: ListedFile, groups: list[tuple[int, int]]) -> bytes:
     digest = hashlib.sha256(f"{listed.size} {groups}".encode())
     if not listed.path.lower().endswith(_ARROW):
         url = listed.url
-        with open(listed.path, "rb") if url is None else UrlFile(url, listed.size) as file:
+        with open(listed.path, "rb") if url is None else _UrlFile(url, listed.size) as file:
             file.seek(max(0, listed.size - 8))
             length = int.from_bytes(file.read(4), "little")
             file.seek(max(0, listed.size - 8 - length))
@@ -181,8 +171,6 @@ def _features(schema: Any) -> dict[str, Any]:
 
 
 class _Cursor:
-    """Reads the batches of one row group, one after the other."""
-
     def __init__(
         self, file: ParquetFile, group: int, columns: list[str], rows: int, opened: Any
     ) -> None:
@@ -192,7 +180,6 @@ class _Cursor:
         )
 
     def read(self) -> tuple[int, Any]:
-        """The next batch, and its first row."""
         batch = next(self._batches, None)
         if batch is None:
             raise ValueError(f"ends with row {self.next} of the file; the footer says more")
@@ -201,31 +188,19 @@ class _Cursor:
 
 
 class ParquetRows:
-    """Reads rows of several files forwards. Safe in threads; pickles without its batches.
+    """Reads rows forwards, by batches of 4 MiB; keeps 24, as threads do not ask in order."""
 
-    A batch has about 4 MiB, whatever the size of the row groups. The last 24 batches are kept, as
-    threads do not ask in order.
-
-    Args:
-        files: The files.
-        columns: Names of the columns to read.
-        sizes: Average bytes of a row of these columns, for each file.
-    """
-
-    def __init__(
-        self, files: Sequence[ParquetFile], columns: Sequence[str], sizes: Sequence[float]
-    ) -> None:
-        self.files, self._columns, self._sizes = list(files), list(columns), list(sizes)
+    def __init__(self, files: Sequence[ParquetFile], columns: Sequence[str]) -> None:
+        self.files, self._columns = list(files), list(columns)
         self._lock = threading.Lock()
         self._recent: deque[tuple[int, int, Any]] = deque(maxlen=_KEPT)  # file, first row, batch
         self._cursors: OrderedDict[int, _Cursor] = OrderedDict()
         self._broken: dict[tuple[int, int], tuple[int, str]] = {}  # file, group → row, reason
 
     def __reduce__(self) -> tuple[object, ...]:
-        return ParquetRows, (self.files, self._columns, self._sizes)
+        return ParquetRows, (self.files, self._columns)
 
     def row(self, file: int, row: int) -> dict[str, Any]:
-        """Values of a row, as pyarrow's scalars."""
         with self._lock:
             start, batch = self._batch(file, row)
         return {name: batch.column(name)[row - start] for name in self._columns}
@@ -256,10 +231,43 @@ class ParquetRows:
         """A cursor of a row group that has not passed a row."""
         cursor = self._cursors.pop(file, None)
         if cursor is None or cursor.group != group or cursor.next > row:
-            rows = max(1, min(_BATCH_ROWS, int(_BATCH_BYTES / max(self._sizes[file], 1))))
+            row_bytes = int(self.files[file].row_bytes[group])
+            rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(row_bytes, 1)))
             opened = self.files[file].open() if cursor is None else cursor.opened
             cursor = _Cursor(self.files[file], group, self._columns, rows, opened)
         self._cursors[file] = cursor
         if len(self._cursors) > _OPEN:
             self._cursors.popitem(last=False)
         return cursor
+
+
+class _UrlFile(io.RawIOBase):
+    """An object at a URL; each read is a request, tried several times."""
+
+    def __init__(self, url: Url, size: int) -> None:
+        self._url, self._size, self._at = url, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = max(0, self._size - self._at)
+        length = left if size is None or size < 0 else min(size, left)
+        try:
+            with urls.errors_as(ReadError, f"{self._url}, byte {self._at}"):
+                data = urls.read(*urls.filesystem(self._url), self._at, length)
+        except ReadError as error:
+            raise ReadError(f"{error}; run it again to go on") from error
+        self._at += length
+        return data

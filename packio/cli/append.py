@@ -27,10 +27,10 @@ def run(
         typer.Argument(metavar="SOURCE", help="What the pack was made of, as for `packio pack`."),
     ],
     *,
-    check: Annotated[
+    compare: Annotated[
         bool,
         typer.Option(
-            "--check",
+            "--compare",
             help="Add nothing: compare the samples that both have, and list those that differ.",
         ),
     ] = False,
@@ -41,14 +41,15 @@ def run(
     """Add the new samples of a source to a pack. Run it daily: nothing is added twice.
 
     A sample is known by its key. Samples of the pack stay as they are; samples that the source has
-    lost are listed, and --check lists those that it has changed. New classes get the next numbers,
-    so old numbers never change. Programs that read the pack meanwhile go on reading the old
-    samples; but workers that are spawned later, and saved selections, need the pack opened anew.
+    lost are listed, and --compare lists those that it has changed. New classes get the next
+    numbers, so old numbers never change. Programs that read the pack meanwhile go on reading the
+    old samples; but workers that are spawned later, and saved selections, need the pack opened
+    anew.
 
     Example: packio pack photos photos.tar --shard-size 1GB; packio append photos.tar photos
     """
     with ProgressLine(quiet=quiet) as progress:
-        report = append(pack, source, check=check, progress=progress, **more)
+        report = append(pack, source, compare=compare, progress=progress, **more)
     warn(report.warnings)
     if as_json:
         print_json(report)

@@ -50,7 +50,7 @@ class AppendReport:
         added: Samples that are new in it.
         known: Samples of the source that the pack had already, by their keys.
         changed: Keys of such samples whose bytes or annotations differ in the source now; the pack
-            keeps what it has. None if they were not compared: `check` compares them.
+            keeps what it has. None if they were not compared: `compare` does.
         deleted: Keys of samples that the source does not have; the pack keeps them.
         skipped: Samples that could not be added, with on_error="skip".
         new_classes: Names of new classes; their numbers follow those of the old classes.
@@ -82,7 +82,7 @@ def append(
     num_workers: int | None = None,
     on_error: str = "raise",
     fields: Mapping[str, Any] | None = None,
-    check: bool = False,
+    compare: bool = False,
     progress: ProgressCallback | None = None,
     **options: Any,
 ) -> AppendReport:
@@ -101,8 +101,8 @@ def append(
         on_error: "raise": add nothing if a new image is bad. "skip": leave bad images out.
         fields: Named fields to take from the source, as `pack` takes them; None takes those of the
             pack's recipe.
-        check: Add nothing: compare the samples that both have, by CRC32C and annotations, and list
-            those that differ.
+        compare: Add nothing: compare the samples that both have, by CRC32C and annotations, and
+            list those that differ.
         progress: Called with a `Progress` about ten times a second, and at the end.
         options: Options of the source's module. An option that is not given has the value that it
             had when the pack was made.
@@ -129,7 +129,7 @@ def append(
         roots = [name for name in _ROOTS if name in reader.options]
         return find_growth(pack, listing, _recipe(pack), roots)
 
-    if check or not out.is_dir():  # say so before a workshop is made beside it
+    if compare or not out.is_dir():  # say so before a workshop is made beside it
         with _opened(out) as pack:
             _check_sharded(pack)
             growth = grown(pack)

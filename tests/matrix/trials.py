@@ -131,7 +131,7 @@ class Trial:
             if not is_known:
                 shutil.rmtree(self.folder / "cache", ignore_errors=True)
             added = json.loads(self.append(out, source, "--json").printed)["added"]
-            differ = json.loads(self.append(out, source, "--check", "--json").printed)["changed"]
+            differ = json.loads(self.append(out, source, "--compare", "--json").printed)["changed"]
             if added or differ:
                 self.fail(
                     f"appending the same adds {added}, changed: {differ}, with"

@@ -60,7 +60,7 @@ def append_changed(t: Trial) -> None:
     other[i] = described.changed(t.samples[i], what, t.cell.seed)
     changed = t.written(other, "source_pack")
     key = [s["key"] for s in t.written(other, "source_pack").samples if s not in source.samples]
-    said = json.loads(t.append(out, changed, "--check", "--json").printed)
+    said = json.loads(t.append(out, changed, "--compare", "--json").printed)
     if said["changed"] != key:
         t.fail(f"{what} of {key} has changed; told: {said['changed']}")
     said = json.loads(t.append(out, changed, "--json").printed)

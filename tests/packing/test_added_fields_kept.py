@@ -481,7 +481,7 @@ def test_a_field_that_came_later_is_no_change_of_the_source(
     packio.add_field(out, "later", {key: f"words of {key}" for key in keys})
     made = _STEPS[step](out, tmp_path)
     monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "empty"))  # nothing is known of files
-    found = packio.append(made, image_folder, check=True)
+    found = packio.append(made, image_folder, compare=True)
     assert (found.changed, found.known) == ((), len(keys))
     assert packio.append(made, image_folder).added == 0
     if step in ("nothing", "reindex", "drop"):
@@ -510,7 +510,7 @@ def test_a_field_of_the_source_that_was_dropped_or_replaced_is_no_change(
     else:
         packio.add_field(out, "words", {key: f"more of {key}" for key in keys}, overwrite=True)
     monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "empty"))
-    found = packio.append(out, table, check=True)
+    found = packio.append(out, table, compare=True)
     assert (found.changed, found.known) == ((), len(keys))
     assert packio.append(out, table).added == 0
 
@@ -525,7 +525,7 @@ def test_a_field_that_the_source_has_otherwise_now_is_a_change(
     packio.add_field(out, "later", dict.fromkeys(keys, "more"))
     _table(tmp_path, image_folder, "other")
     monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "empty"))
-    assert packio.append(out, table, check=True).changed == (keys[0],)
+    assert packio.append(out, table, compare=True).changed == (keys[0],)
     assert packio.append(out, table).added == 0
 
 
@@ -582,7 +582,7 @@ def test_a_field_that_was_renamed_is_appended_under_its_new_name(tmp_path: pathl
     packio.pack(source, first, fields={"txt": ".txt"}, **_SHARDS)
     packio.convert(first, out, fields={"caption": "txt"}, **_SHARDS)
     _texts(source, range(6, 8))
-    assert packio.append(out, source, check=True).changed == ()
+    assert packio.append(out, source, compare=True).changed == ()
     report = packio.append(out, source)
     assert (report.known, report.added) == (6, 2)
     wanted = {f"{'ab'[i % 2]}/{i}.png": f"text {i}".encode() for i in range(8)}
@@ -596,7 +596,7 @@ def test_an_added_field_that_was_renamed_is_no_change_of_the_source(tmp_path: pa
     packio.pack(source, first, fields={"txt": ".txt"}, **_SHARDS)
     packio.add_field(first, "cap", dict.fromkeys(_keys(first), "some"))
     packio.convert(first, out, fields={"more": "cap"}, **_SHARDS)
-    assert packio.append(out, source, check=True).changed == ()
+    assert packio.append(out, source, compare=True).changed == ()
     report = packio.append(out, source)
     assert (report.known, report.added) == (6, 0)
     assert set(_values(out, "more").values()) == {b"some"}
@@ -644,7 +644,7 @@ def test_a_dropped_mask_does_not_come_back_with_new_samples(tmp_path: pathlib.Pa
     packio.pack(tmp_path / "s", out, **_SHARDS)
     packio.drop_field(out, "mask")
     grow(range(3, 5))
-    assert packio.append(out, tmp_path / "s", check=True).changed == ()
+    assert packio.append(out, tmp_path / "s", compare=True).changed == ()
     report = packio.append(out, tmp_path / "s")
     assert (report.known, report.added) == (3, 2)
     with packio.open(out) as pack:
@@ -663,14 +663,14 @@ def test_a_dropped_column_does_not_come_back_with_new_samples(tmp_path: pathlib.
     out = tmp_path / "c"
     packio.pack(grow(4), out, fields={"cap": "caption"}, **_SHARDS)
     packio.drop_field(out, "cap")
-    assert packio.append(out, grow(6), check=True).changed == ()
+    assert packio.append(out, grow(6), compare=True).changed == ()
     report = packio.append(out, grow(6))
     assert (report.known, report.added) == (4, 2)
     with packio.open(out) as pack:
         assert [pack.meta(i) for i in range(6)] == [{"score": i} for i in range(6)]
         assert list(pack.fields) == ["image"]
     asked = {"cap": "caption"}
-    assert packio.append(out, grow(7), fields=asked, check=True).changed == ()
+    assert packio.append(out, grow(7), fields=asked, compare=True).changed == ()
     report = packio.append(out, grow(7), fields=asked)
     assert (report.known, report.added) == (6, 1)
     assert _values(out, "cap")["6.png"] == b"cap 6"

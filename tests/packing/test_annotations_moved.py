@@ -63,7 +63,7 @@ def test_coco_annotations_follow_a_resize(verb: str, tmp_path: pathlib.Path) -> 
         source.write_text(json.dumps(data))
         (source.parent / "images" / "b.png").write_bytes(made.png(40, 20))
         root = str(tmp_path / "s/images")
-        assert packio.append(out, source, root=root, check=True).changed == ()
+        assert packio.append(out, source, root=root, compare=True).changed == ()
         assert packio.append(out, source, root=root).added == 1
         sample = packio.open(out)[1]
     meta: Any = sample.meta

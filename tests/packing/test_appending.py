@@ -88,7 +88,7 @@ def test_new_samples_come_behind_the_old_ones(
     assert old[0].data == first  # who has it open goes on reading
     again = packio.append(out, image_folder)
     assert (again.added, again.known, again.digest) == (0, 25, report.digest)
-    assert packio.append(out, image_folder, check=True).changed == ()
+    assert packio.append(out, image_folder, compare=True).changed == ()
     assert os.listdir(out.parent) == [out.name]
 
 
@@ -106,7 +106,7 @@ def test_changed_and_deleted_samples_are_listed_and_kept(
     differs, gone = (str(names[i].relative_to(source)) for i in (0, 2))
     before = packio.open(out).digest
     for total in (25, 26, 26):
-        report = packio.append(out, source, check=True)
+        report = packio.append(out, source, compare=True)
         assert (report.changed, report.deleted) == ((differs,), (gone,))
         assert (report.added, report.total, report.digest) == (0, total, before)
         report = packio.append(out, source)
@@ -378,9 +378,9 @@ def test_keys_that_are_relative_to_another_folder_are_refused(
     source.parent.mkdir()
     digest = packio.pack(_list(source, *before), out, shards=2).digest
     _list(source, *now)
-    for check in (True, False):
+    for compare in (True, False):
         with pytest.raises(OptionError, match=f"{said} there, .*--root") as error:
-            packio.append(out, source, check=check)
+            packio.append(out, source, compare=compare)
     assert packio.open(out).digest == digest
     assert "new samples alone" in str(error.value)
     assert packio.append(out, _list(source, now[-1])).added == 1

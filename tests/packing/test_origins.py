@@ -153,7 +153,7 @@ def test_fields_that_change_names_are_told_apart_by_append(tmp_path: pathlib.Pat
     packio.pack(source, tmp_path / "p", fields=BOTH, **SHARDS)
     packio.convert(tmp_path / "p", tmp_path / "q", fields={"txt": "cap", "cap": "txt"}, **SHARDS)
     _texts(source, [2])
-    assert packio.append(tmp_path / "q", source, check=True).changed == ()
+    assert packio.append(tmp_path / "q", source, compare=True).changed == ()
     report = packio.append(tmp_path / "q", source)
     assert (report.added, report.warnings) == (1, ())
     assert _values(tmp_path / "q") == {
@@ -168,7 +168,7 @@ def test_merging_renames_as_converting_does(tmp_path: pathlib.Path) -> None:
     packs = [tmp_path / "p1", tmp_path / "p2"]
     packio.merge(tmp_path / "m", packs, fields={"txt": "cap", "cap": "txt"}, **SHARDS)
     _texts(tmp_path / "s1", [4])
-    assert packio.append(tmp_path / "m", tmp_path / "s1", check=True).changed == ()
+    assert packio.append(tmp_path / "m", tmp_path / "s1", compare=True).changed == ()
     packio.append(tmp_path / "m", tmp_path / "s1")
     assert _values(tmp_path / "m") == {
         f"a/{i}.png": {"txt": b"caption %d" % i, "cap": b"txt %d" % i} for i in range(5)
@@ -182,7 +182,7 @@ def test_masks_that_were_replaced_do_not_come_back(tmp_path: pathlib.Path) -> No
     packio.pack(source, out, **SHARDS)
     better = dict.fromkeys(_each(out, ""), _png(100))
     packio.add_field(out, "mask", better, kind="mask", overwrite=True)
-    assert packio.append(out, _pairs(source, range(3)), check=True).changed == ()
+    assert packio.append(out, _pairs(source, range(3)), compare=True).changed == ()
     report = packio.append(out, _pairs(source, range(3)))
     assert report.added == 1
     assert _values(out)["images/2.png"] == {"mask": None}
@@ -206,7 +206,7 @@ def test_fields_that_nobody_asked_for_keep_their_new_names(
         packio.pack(first, tmp_path / "p", **SHARDS)
         first = tmp_path / "p"
     packio.convert(first, out, fields={"new": old}, **SHARDS)
-    assert packio.append(out, source(3), check=True).changed == ()
+    assert packio.append(out, source(3), compare=True).changed == ()
     report = packio.append(out, source(3))
     assert report.added == 1
     assert not any("have no new" in line for line in report.warnings)
@@ -237,15 +237,15 @@ def test_a_change_is_seen_under_the_name_of_an_added_field(
     packio.pack(source, tmp_path / "p", fields={"txt": ".txt"}, **SHARDS)
     packio.add_field(tmp_path / "p", "cap", _each(tmp_path / "p", "mine"))
     packio.convert(tmp_path / "p", tmp_path / "q", fields=names, **SHARDS)
-    assert packio.append(tmp_path / "q", source, check=True).changed == ()
+    assert packio.append(tmp_path / "q", source, compare=True).changed == ()
     (source / "a/1.txt").write_text("other")
-    assert packio.append(tmp_path / "q", source, check=True).changed == ("a/1.png",)
+    assert packio.append(tmp_path / "q", source, compare=True).changed == ("a/1.png",)
 
 
 def test_what_was_dropped_stays_away_under_every_name(tmp_path: pathlib.Path) -> None:
     packio.pack(Items(2), tmp_path / "p", fields={"e": "emb"}, **SHARDS)
     packio.drop_field(tmp_path / "p", "e")
-    assert packio.append(tmp_path / "p", Items(3), check=True).changed == ()
+    assert packio.append(tmp_path / "p", Items(3), compare=True).changed == ()
     packio.append(tmp_path / "p", Items(3))
     assert list(_values(tmp_path / "p").values()) == [{}] * 3
 
@@ -274,7 +274,7 @@ def test_a_name_that_only_the_recipe_knows_is_taken_over(tmp_path: pathlib.Path)
     packio.convert(tmp_path / "p", tmp_path / "q", exclude="a/0.png", **SHARDS)
     packio.convert(tmp_path / "q", tmp_path / "r", fields={"txt": "cap"}, **SHARDS)
     _texts(source, [5])
-    assert packio.append(tmp_path / "r", source, check=True).changed == ()
+    assert packio.append(tmp_path / "r", source, compare=True).changed == ()
     report = packio.append(tmp_path / "r", source)
     assert report.added == 1
     assert {k: v["txt"] for k, v in _values(tmp_path / "r").items()} == {
@@ -305,7 +305,7 @@ def test_a_column_does_not_come_back_in_the_metadata(
     if change != "drop":
         packio.add_field(out, "cap", _each(out, "mine"), overwrite=change == "replace")
     table = _table(tmp_path / "s", 3, score=score)
-    assert packio.append(out, table, check=True).changed == ()
+    assert packio.append(out, table, compare=True).changed == ()
     packio.append(out, table)
     assert _metas(out) == [{"score": i} if score else None for i in range(3)]
     wanted = [{}] * 3 if change == "drop" else [{"cap": b"mine"}] * 2 + [{"cap": None}]
@@ -387,7 +387,7 @@ def test_filling_in_what_new_samples_lack_keeps_a_field_the_sources(
     packio.pack(source, out, fields={"cap": "txt"}, **SHARDS)
     packio.append(out, _texts(source, [2], []))
     packio.add_field(out, "cap", {"a/2.png": "mine"}, only_new=True)
-    assert packio.append(out, _texts(source, [3], [".txt"]), check=True).changed == ()
+    assert packio.append(out, _texts(source, [3], [".txt"]), compare=True).changed == ()
     report = packio.append(out, _texts(source, [3], [".txt"]))
     assert report.added == 1
     assert [each["cap"] for each in _values(out).values()] == [
@@ -404,7 +404,7 @@ def test_samples_in_a_list_have_their_own_names(tmp_path: pathlib.Path) -> None:
         packio.convert(tmp_path / "q", tmp_path / "r", fields={"new": "cap"}, **SHARDS)
         packio.add_field(tmp_path / "r", "more", _each(tmp_path / "r", "other"))
         with packio.open(tmp_path / "r") as own:
-            assert packio.append(tmp_path / "r", list(own), check=True).changed == ()
+            assert packio.append(tmp_path / "r", list(own), compare=True).changed == ()
         packio.append(tmp_path / "r", list(later))
     assert _values(tmp_path / "r")["a/2.png"] == {
         "txt": b"txt 2", "new": b"caption 2", "more": b"mine",
@@ -471,7 +471,7 @@ def test_columns_of_dropped_fields_stay_away_whatever_is_asked(tmp_path: pathlib
 
     packio.pack(table(2), tmp_path / "p", fields={"A": "a", "B": "b"}, **SHARDS)
     packio.drop_field(tmp_path / "p", "A")
-    assert packio.append(tmp_path / "p", table(3), fields={"B": "b"}, check=True).changed == ()
+    assert packio.append(tmp_path / "p", table(3), fields={"B": "b"}, compare=True).changed == ()
     report = packio.append(tmp_path / "p", table(3), fields={"B": "b"})
     assert report.added == 1
     assert _metas(tmp_path / "p") == [None] * 3

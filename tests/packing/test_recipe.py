@@ -317,7 +317,7 @@ def test_append_sees_other_files_under_old_names(
     other.rename(source)
     then = (out / "index.packio").stat().st_mtime + 3600
     os.utime(out / "index.packio", (then, then))  # all files are older than the pack
-    report = packio.append(out, source, check=True)
+    report = packio.append(out, source, compare=True)
     assert report.changed is not None
     assert (report.added, report.known, len(report.changed)) == (0, 40, 39)
 
@@ -334,13 +334,13 @@ def test_append_sees_changed_annotations(tmp_path: pathlib.Path) -> None:
 
     out = tmp_path / "x.tar"
     packio.pack(samples(), out, shards=2)
-    assert packio.append(out, samples(), check=True).changed == ()
+    assert packio.append(out, samples(), compare=True).changed == ()
     moved = np.array([[0, 0, 1, 2]], np.float32)
     changes: list[dict[str, Any]] = [
         {"label": 1}, {"meta": {"a": 2}}, {"boxes": moved}, {"box_labels": np.array([0])}
     ]  # fmt: skip
     for changed in changes:
-        assert packio.append(out, samples(**changed), check=True).changed == ("a.png",)
+        assert packio.append(out, samples(**changed), compare=True).changed == ("a.png",)
 
 
 def test_unchanged_files_are_not_read_again(

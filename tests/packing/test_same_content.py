@@ -62,11 +62,11 @@ def test_a_changed_parquet_file_without_statistics_is_another_pack(tmp_path: pat
     size = _parquet(path, 1).stat().st_size
     packio.pack(path, out, shards=2)
     assert packio.pack(path, out, shards=2).up_to_date
-    assert packio.append(out, path, check=True).changed == ()
+    assert packio.append(out, path, compare=True).changed == ()
     assert _parquet(path, 2).stat().st_size == size
     with pytest.raises(OutputExistsError):
         packio.pack(path, out, shards=2)
-    assert len(packio.append(out, path, check=True).changed or ()) == 4
+    assert len(packio.append(out, path, compare=True).changed or ()) == 4
 
 
 def test_a_resumed_run_mixes_nothing(tmp_path: pathlib.Path) -> None:
@@ -98,7 +98,7 @@ def test_swapped_labels_of_a_list_are_seen(verb: str, tmp_path: pathlib.Path) ->
     packio.pack(path, out, shards=1, shard_size=1 << 20)
     path.write_text("\n".join(["path,label", *rows]).format(1, 0))
     if verb == "append":
-        assert len(packio.append(out, path, check=True).changed or ()) == 2
+        assert len(packio.append(out, path, compare=True).changed or ()) == 2
     else:
         with pytest.raises(OutputExistsError):
             packio.pack(path, out, shards=1, shard_size=1 << 20)
@@ -122,5 +122,5 @@ def test_a_changed_box_among_many_is_seen(tmp_path: pathlib.Path) -> None:
         packio.convert(two, copy)
     with pytest.raises(OutputExistsError):
         packio.pack(_boxed(2), one, **options)
-    assert packio.append(one, _boxed(1), check=True).changed == ()
-    assert packio.append(one, _boxed(2), check=True).changed == ("a.png",)
+    assert packio.append(one, _boxed(1), compare=True).changed == ()
+    assert packio.append(one, _boxed(2), compare=True).changed == ("a.png",)

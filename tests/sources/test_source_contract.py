@@ -453,7 +453,7 @@ def test_choices_and_appending_work_for_every_source(
     assert len(packed(4, include=["*2*"], shard_size=1 << 20)) < len(keys)
     packed(5, shard_size=1 << 20)
     checked = packio.append(
-        tmp_path / "5.lmdb", case.what, source_kind=name, check=True, **case.options
+        tmp_path / "5.lmdb", case.what, source_kind=name, compare=True, **case.options
     )
     assert checked.changed == ()
     report = packio.append(tmp_path / "5.lmdb", case.what, source_kind=name, **case.options)

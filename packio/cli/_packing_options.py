@@ -19,7 +19,7 @@ from packio import registry
 from packio.cli._options import byte_count, count_or_auto, name_or_shares, part_of, shares
 from packio.packing.images.encode import CHOICES, Encoding
 from packio.packing.plan.choosing import Choice
-from packio.sample.fields import parse_options
+from packio.sample.fields import KINDS, parse_options
 from packio.sources import Flag
 
 _DEFAULTS = {f.name: f.default for owner in (Encoding, Choice) for f in dataclasses.fields(owner)}
@@ -238,6 +238,32 @@ PARTS = _how(
         metavar="I/N",
     ),
     finish=_one(bool, "Put the parts together, once all are written.", default=False),
+)  # fmt: skip
+ADDING = _options(
+    None,
+    kind=_one(str, f"One of {', '.join(KINDS)}; else the values say it.", metavar="KIND"),
+    batch_size=_one(int, "Give the function lists of N samples.", metavar="N", min=1),
+    workers=_one(
+        int, "Processes that call the function; 0: this process alone.",
+        "--workers --num-workers", default=0, metavar="N", min=0,
+    ),
+    missing=_one(bool, "Allow samples without a value.", default=False),
+    only_new=_one(
+        bool, "Only for shards without the field, as of `packio append`.", default=False
+    ),
+    overwrite=_one(bool, "Replace a field of this name.", default=False),
+    resume=_one(
+        bool, "Keep the values that a run made that was cut short.", "--resume/--no-resume",
+        default=True,
+    ),
+    on_error=_one(
+        str, "Bad values: an error, or leave them out; both list them.", default="raise",
+        metavar="raise|skip",
+    ),
+    max_errors=_one(
+        int, "Stop after more than N bad values; 100, or no limit with --on-error skip.",
+        metavar="N", min=0,
+    ),
 )  # fmt: skip
 REINDEXING = _options(
     None,

@@ -10,12 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from packio.cli import _options as option
+from packio.cli import _packing_options as group
 from packio.cli._output import counted, escaped, print_json, print_some, say
 from packio.cli._progress import ProgressLine
 from packio.errors import OptionError
-from packio.sample.fields import KINDS
 
 
+@group.takes(group.ADDING)
 def run(
     pack: option.Pack,
     field: Annotated[
@@ -26,61 +27,10 @@ def run(
             help="Name, and where values come from: a folder, a table, or package.module:function.",
         ),
     ] = ...,  # type: ignore[assignment]  # typer: the option must be given
-    kind: Annotated[
-        str | None,
-        typer.Option(metavar="KIND", help=f"One of {', '.join(KINDS)}; else the values say it."),
-    ] = None,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(
-            "--batch-size", metavar="N", min=1, help="Give the function lists of N samples."
-        ),
-    ] = None,
-    workers: Annotated[
-        int,
-        typer.Option(
-            "--workers",
-            "--num-workers",
-            metavar="N",
-            min=0,
-            help="Processes that call the function; 0: this process alone.",
-        ),
-    ] = 0,
-    missing: Annotated[
-        bool, typer.Option("--missing", help="Allow samples without a value.")
-    ] = False,
-    only_new: Annotated[
-        bool,
-        typer.Option(
-            "--only-new", help="Only for shards without the field, as of `packio append`."
-        ),
-    ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a field of this name.")
-    ] = False,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume/--no-resume", help="Keep the values that a run made that was cut short."
-        ),
-    ] = True,
-    on_error: Annotated[
-        str,
-        typer.Option(
-            metavar="raise|skip", help="Bad values: an error, or leave them out; both list them."
-        ),
-    ] = "raise",
-    max_errors: Annotated[
-        int | None,
-        typer.Option(
-            "--max-errors",
-            metavar="N",
-            min=0,
-            help="Stop after more than N bad values; 100, or no limit with --on-error skip.",
-        ),
-    ] = None,
+    *,
     as_json: option.Json = False,
     quiet: option.Quiet = False,
+    more: dict[str, Any],
 ) -> None:
     """Add a field to the samples of a pack, as captions or latents; its files stay as they are.
 
@@ -111,11 +61,7 @@ def run(
             "package.module:function, as latent=latents"
         )
     with ProgressLine(quiet=quiet) as progress:
-        report = add_field(
-            pack, name, _values(origin), kind=kind, batch_size=batch_size, workers=workers,
-            missing=missing, only_new=only_new, overwrite=overwrite, resume=resume,
-            on_error=on_error, max_errors=max_errors, progress=progress,
-        )  # fmt: skip
+        report = add_field(pack, name, _values(origin), progress=progress, **more)
     if as_json:
         print_json(report)
     elif not quiet:

@@ -60,10 +60,10 @@ def run(
 
     if html is not None:
         check_place(html)  # before minutes of measuring
-    found: Any = naming.loader(loader) if naming.is_name(loader) else _of_pack(
+    found: Any = naming.make_loader(loader) if naming.is_name(loader) else _of_pack(
         loader, size, batch_size, workers, index)  # fmt: skip
     diagnosis = doctor(
-        found, naming.found(step, "--step ") if step is not None else None, seconds=seconds,
+        found, naming.find(step, "--step ") if step is not None else None, seconds=seconds,
         profile=profile, say=None if quiet else tell,
     )  # fmt: skip
     if html is not None:

@@ -32,7 +32,7 @@ from packio.measuring.doctor import (
     naming,
     samples,
 )
-from packio.measuring.doctor.loops import LoopRun, together
+from packio.measuring.doctor.loops import LoopRun, combine
 from packio.measuring.doctor.measured import Spread, Stages
 from packio.measuring.doctor.setups import Setup, size_of
 from packio.measuring.feed import IndexFeed, IndexOrder
@@ -215,7 +215,7 @@ def test_the_ceiling_is_what_the_step_alone_would_reach() -> None:
 
 @pytest.mark.parametrize(("workers", "waited"), [(2, 3.0), (0, 4.0)])
 def test_loader_and_step_by_themselves_make_a_loop(workers: int, waited: float) -> None:
-    loop = together(LoopRun(20, 4.0, 0.0), step=0.5, size=10, workers=workers)
+    loop = combine(LoopRun(20, 4.0, 0.0), step=0.5, size=10, workers=workers)
     assert loop == LoopRun(20, waited, 1.0)
 
 
@@ -504,8 +504,63 @@ def test_each_transform_is_named_with_its_share_of_a_sample(
     timer = samples.SampleTimer(Numbers(transform=parts))
     timer.run(range(4), 1000)
     shares = timer.shares()
-    assert list(shares) == ["Dim", "Turn", "brighten"]
+    here = test_each_transform_is_named_with_its_share_of_a_sample.__qualname__
+    assert [name.removeprefix(f"{__name__}.") for name in shares] == [
+        "Dim", "Turn", f"{here}.<locals>.brighten"
+    ]  # fmt: skip
     assert list(shares.values()) == pytest.approx([0.6, 0.3, 0.1], abs=0.01)
+
+
+class Compose(torch.nn.Module):
+    """As torchvision's v2: a module of modules, all called through the same code of torch."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__()
+        self.transforms = list(parts)
+
+    def transform(self, value: torch.Tensor) -> torch.Tensor:
+        """A method, no transform that it was given."""
+        return value
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        for part in self.transforms:
+            value = part(self.transform(value))
+        return value
+
+
+def test_of_modules_in_modules_each_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    sleep = Clock(monkeypatch).sleep
+    inner = torch.nn.Sequential(Turn(sleep, 30), torch.nn.Identity())
+    parts = Compose(Dim(sleep, 50), Compose(inner, Turn(sleep, 20)))
+    timer = samples.SampleTimer(Numbers(transform=parts))
+    timer.run(range(4), 1000)
+    assert timer.shares() == pytest.approx(
+        {f"{__name__}.Dim": 0.5, f"{__name__}.Turn": 0.5}, abs=0.01
+    )
+
+
+def test_a_transform_has_the_name_by_which_it_is_imported() -> None:
+    assert samples._name(torch.nn.Conv2d) == "torch.nn.Conv2d"  # of torch.nn.modules.conv
+    assert samples._name(drowsy_to_name) == f"{__name__}.drowsy_to_name"
+
+
+def drowsy_to_name(value: torch.Tensor) -> torch.Tensor:
+    return value
+
+
+def test_the_finding_names_the_transforms_that_take_a_noticeable_share() -> None:
+    steps = {"train.Grainy": 0.6, "torchvision.transforms.v2.GaussianBlur": 0.3, "train.Flip": 0.02}
+    found = Diagnosis(measured(waiting=exactly(0.6), stages=Stages(0.0, 0.0, 0.1, steps=steps)))
+    finding = found.findings[0]
+    assert finding.kind is Cause.TRANSFORM
+    assert finding.evidence == {
+        "waiting": 0.6, "seconds_a_sample": 0.1, "train.Grainy": 0.6,
+        "torchvision.transforms.v2.GaussianBlur": 0.3,
+    }  # fmt: skip
+    assert found.verdict == (
+        "The dataset's transforms take 60% of the loop's time: train.Grainy is 60% of what a "
+        "sample costs, torchvision.transforms.v2.GaussianBlur 30%."
+    )
 
 
 def test_a_slow_transform_is_the_cause_and_workers_a_remedy() -> None:
@@ -522,15 +577,15 @@ def test_a_slow_transform_is_the_cause_and_workers_a_remedy() -> None:
 
 def test_of_storage_the_first_look_at_a_sample_counts_of_computing_the_lesser() -> None:
     first = [samples.SampleTime(15, 2, 9), samples.SampleTime(13, 4, 5)]
-    found = samples.least(first, [samples.SampleTime(0, 3, 3)])
+    found = samples.take_least(first, [samples.SampleTime(0, 3, 3)])
     assert found == [(15, 2, 3), (13, 4, 5)]
     assert samples.mean(found) == (14, 3, 4)
 
 
 def test_the_hook_slows_computing_not_storage() -> None:
     first, again = samples.SampleTime(15, 2, 6), samples.SampleTime(1, 2, 6)
-    assert samples.unhooked(first, again, 5.0) == ((15, 1, 3), 1)
-    quick, later = samples.unhooked(first, again, 0.9)  # the samples of a batch side by side
+    assert samples.take_out_hook(first, again, 5.0) == ((15, 1, 3), 1)
+    quick, later = samples.take_out_hook(first, again, 0.9)  # the samples of a batch side by side
     assert quick == pytest.approx((1.5, 0.2, 0.6))
     assert later == pytest.approx(0.1)
 
@@ -656,7 +711,7 @@ def test_what_cannot_be_meant_is_refused(options: dict[str, Any]) -> None:
 )  # fmt: skip
 def test_names_that_lead_nowhere_are_explained(name: str, error: type, words: str) -> None:
     with pytest.raises(error, match=words):
-        naming.loader(name)
+        naming.make_loader(name)
 
 
 def failing_factory() -> None:

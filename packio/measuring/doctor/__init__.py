@@ -94,11 +94,7 @@ def doctor(
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
-    """What `doctor` found.
-
-    Attributes:
-        measured: The numbers. All else is derived from them.
-    """
+    """What `doctor` found: the numbers, from which all else is derived."""
 
     measured: Measurements
 
@@ -109,7 +105,6 @@ class Diagnosis:
 
     @property
     def kinds(self) -> list[Cause]:
-        """The kinds of the findings."""
         return [finding.kind for finding in self.findings]
 
     @property
@@ -142,11 +137,7 @@ class Diagnosis:
         return cls(Measurements.from_dict(values["measured"]))
 
     def html(self, command: str = "packio.doctor") -> str:
-        """Make an HTML page, with plots, that needs no other file.
-
-        Args:
-            command: The command that made the diagnosis, for the head of the page.
-        """
+        """Make an HTML page, with plots, that needs no other file; `command`: for its head."""
         measured = self.measured
         shares = sorted(findings.shares(measured).items(), key=lambda part: -part[1])
         trials = sorted(measured.trials, key=lambda trial: -trial.factor.median)

@@ -18,7 +18,7 @@ from packio.batches.collating import collate
 from packio.errors import DiagnosisError, OutputError
 from packio.images.tensors import ensure_contiguous, is_contiguous_batch
 from packio.measuring.doctor import estimates, remedies, stages
-from packio.measuring.doctor.loops import Loop, LoopRun, Step, call, explained, together
+from packio.measuring.doctor.loops import Loop, LoopRun, Step, call, combine, explained
 from packio.measuring.doctor.measured import Cause, Measurements, Spread, Stages, Trial
 from packio.measuring.doctor.remedies import Change
 from packio.measuring.doctor.samples import SampleTime, time_samples
@@ -31,8 +31,8 @@ _LONG = 0.3  # seconds of a worker for a batch, from which on the loop runs with
 _PIECE = 0.05  # seconds of a worker for such a piece
 _FOR_LOOP = 0.4  # share of the time left that the loop as it is may take
 _LOOKED_AT = 64  # samples that are timed one by one, at most
-
 _NO_CHANGE = Change(Cause.NONE, "", "")
+_NO_BATCH = "the loader yields no batch; expected at least one"
 
 
 class Examination:
@@ -45,6 +45,7 @@ class Examination:
         self, loader: Any, step: Step | None, seconds: float, say: Callable[[str], None]
     ) -> None:
         self._setup, self._step, self._seconds, self._say = Setup(loader), step, seconds, say
+        self._workers = self._setup.workers or 0
         self._until = time.monotonic() + seconds
         self._order = IndexOrder(self._setup.indices)
         self._loops: list[Loop] = []
@@ -77,7 +78,7 @@ class Examination:
             else:
                 self._batch = next(iter(self._setup.make(None)), None)
                 if self._batch is None:
-                    raise DiagnosisError("the loader yields no batch; expected at least one")
+                    raise DiagnosisError(_NO_BATCH)
                 self._size = size_of(self._batch)
         if self._step is not None:
             self._say("the step, on a batch that is there")
@@ -89,21 +90,24 @@ class Examination:
         self._say("samples, one by one")
         first = next(iter(setup.indices()), None)
         if first is None:
-            raise DiagnosisError("the loader yields no batch; expected at least one")
-        whole = setup.has_batches
-        self._size = len(first) if whole else 1
+            raise DiagnosisError(_NO_BATCH)
+        self._size = len(first) if setup.has_batches else 1
         count = min(_LOOKED_AT, self._size * (setup.epoch_batches() or _LOOKED_AT))
-        indices = self._order.take(count) if whole else [
-            self._order.take() for _ in range(count)]  # fmt: skip
+        indices = (self._order.take(count) if setup.has_batches
+                   else [self._order.take() for _ in range(count)])  # fmt: skip
         share, again, samples, self._indices, steps = time_samples(setup, indices, budget)
-        if not whole:  # the dataset gives batches
+        if setup.has_batches:
+            if share.total * self._size <= budget:
+                samples = setup.fetch(self._order.take(self._size))
+            else:  # repeat those fetched so far
+                samples = (list(samples) * -(-self._size // len(samples)))[: self._size]
+            self._samples = samples
+            self._say("collating and handing over")
+            collating, self._batch = stages.time_collate(setup, samples, self._size, budget)
+        else:  # the dataset gives batches
             self._batch, self._size, collating = samples[0], size_of(samples[0]), 0.0
             share = SampleTime(*(part / self._size for part in share))
             again /= self._size
-        else:
-            self._samples = self._whole_batch(samples, share.total, budget)
-            self._say("collating and handing over")
-            collating, self._batch = stages.time_collate(setup, self._samples, self._size, budget)
         handing = None
         if setup.workers:
             handing = stages.time_hand_over(self._batch, budget, shared=setup.collate is collate)
@@ -112,37 +116,32 @@ class Examination:
             collate=collating, hand_over=handing,
             copy=stages.time_copy(self._batch, budget / 2), batch_bytes=bytes_of(self._batch),
         )  # fmt: skip
-        self._batch = setup.delivered(self._batch)
+        self._batch = setup.deliver(self._batch)
         self._loading = share.total * self._size + collating + (handing or 0.0)
 
-    def _whole_batch(self, samples: list[Any], each: float, seconds: float) -> list[Any]:
-        """Fetch the samples of a batch; if that takes too long, repeat those fetched so far."""
-        if each * self._size <= seconds:
-            return self._setup.fetch(self._order.take(self._size))
-        return (list(samples) * -(-self._size // len(samples)))[: self._size]
-
     def _time_step(self, step: Step) -> None:
-        def alone() -> None:
+        def run_alone() -> None:
             call(step, self._batch)
 
-        def contiguous() -> None:
+        def run_contiguous() -> None:
             call(step, ensure_contiguous(self._batch))
 
         budget = self._seconds * 0.04
         if is_contiguous_batch(self._batch):
-            self._step_alone = stages.median_time(alone, budget)
+            self._step_alone = stages.median_time(run_alone, budget)
             return
         times: list[list[float]] = []
         until = time.monotonic() + 3 * budget
         while not times or (len(times) < 3 and time.monotonic() < until):  # in turns
-            times.append([stages.median_time(w, budget / 3, least=2) for w in (alone, contiguous)])
+            times.append([stages.median_time(work, budget / 3, least=2)
+                          for work in (run_alone, run_contiguous)])  # fmt: skip
         self._step_alone, self._step_contiguous = map(statistics.median, zip(*times, strict=True))
 
     def _choose_piece(self) -> None:
         """Choose pieces of batches, and loops without the step, if loading takes far too long."""
-        slow = self._loading / max(1, self._setup.workers or 0) > 1.5 * (self._step_alone or 0.0)
+        is_slow = self._loading / max(1, self._workers) > 1.5 * (self._step_alone or 0.0)
         long = min(_LONG, self._seconds / 80)
-        if self._setup.has_batches and self._loading > long and slow and self._size > 1:
+        if self._setup.has_batches and self._loading > long and is_slow and self._size > 1:
             self._piece = max(1, int(self._size * _PIECE / self._loading))
 
     # Step 1: the loop as it is
@@ -151,71 +150,68 @@ class Examination:
         """Run the loop as it is, three times if there is time."""
         self._say("the loop")
         until = time.monotonic() + _FOR_LOOP * (self._until - time.monotonic())
-        first = self._probed()
+        first = self._probe()
         if first is None:
-            self._baseline = self._made_loop()
-            first = self._run_again()
+            self._baseline = self._make_loop()
+            first = self._run_baseline()
         self._price /= 2  # starting the workers does not come again
-        self._starting = self._start_ups()
+        self._starting = self._time_starts()
         while len(self._runs) < 3 and time.monotonic() + self._price < until:
-            self._runs.append(self._run_again())
+            self._runs.append(self._run_baseline())
         self._runs = self._runs or [first]
 
-    def _run_again(self) -> LoopRun:
+    def _run_baseline(self) -> LoopRun:
         """Run the loop as it is, and note how long that takes, with all that is not timed."""
         began = time.monotonic()
-        run = self._timed(self._baseline)
+        run = self._time_loop(self._baseline)
         self._price = time.monotonic() - began
         return run
 
-    def _probed(self) -> LoopRun | None:
+    def _probe(self) -> LoopRun | None:
         """Look, at one sample of each worker, how long batches take if all workers are at work.
 
-        Returns:
-            The run, if the loop is to go on so.
+        Returns the run, if the loop is to go on so.
         """
-        workers = self._setup.workers or 0
-        if self._piece or workers < 2 or not self._setup.has_batches:
+        if self._piece or self._workers < 2 or not self._setup.has_batches:
             return None
         self._piece = 1
-        self._baseline = self._made_loop()
-        run = self._run_again()
+        self._baseline = self._make_loop()
+        run = self._run_baseline()
         self._piece = 0
-        self._loading = max(self._loading, self._size / run.rate * workers)
+        self._loading = max(self._loading, self._size / run.rate * self._workers)
         self._choose_piece()
         if self._piece == 1:
             return run
         self._baseline.close()
         return None
 
-    def _start_ups(self) -> list[float]:
+    def _time_starts(self) -> list[float]:
         """Measure the seconds that starting the workers takes, if each epoch starts them."""
-        if not self._setup.workers or self._setup.is_persistent or not self._setup.is_map:
-            return []
-        found, until = list[float](), time.monotonic() + self._seconds * 0.05
+        starts: list[float] = []
+        if not self._workers or self._setup.is_persistent or not self._setup.is_map:
+            return starts
+        until = time.monotonic() + self._seconds * 0.05
         if time.monotonic() + 2 * self._price > self._until:
-            return []
-        while len(found) < 3 and (not found or time.monotonic() < until):
-            loop = self._made_loop()
-            found.append(max(0.0, loop.first_batch() - loop.first_batch()))
+            return starts
+        while len(starts) < 3 and (not starts or time.monotonic() < until):
+            loop = self._make_loop()
+            starts.append(max(0.0, loop.first_batch() - loop.first_batch()))
             loop.close()
-        return found
+        return starts
 
-    def _made_loop(self, change: Change | None = None) -> Loop:
-        change = change or _NO_CHANGE
+    def _make_loop(self, change: Change = _NO_CHANGE) -> Loop:
         setup, options = self._setup, dict(change.options)
-        size = self._piece or change.size
-        flow = IndexFeed(self._order, size) if setup.is_map else None
+        feed = IndexFeed(self._order, self._piece or change.size) if setup.is_map else None
         step = None if self._piece else self._step
         if step is not None and change.step is not None:
             step = change.step(step)
-        workers = options.get("num_workers", setup.workers or 0)
+        workers = options.get("num_workers", self._workers)
         with explained("the loader failed"):
-            loop = Loop(setup.make(flow, **options), flow, step, workers)
+            loop = Loop(setup.make(feed, **options), feed, step, workers)
         self._loops.append(loop)
         return loop
 
-    def _timed(self, loop: Loop, change: Change | None = None) -> LoopRun:
+    def _time_loop(self, loop: Loop, change: Change | None = None) -> LoopRun:
         run = loop.run(self._seconds / 80, self._until)
         if not self._piece:
             return run
@@ -223,8 +219,7 @@ class Examination:
         if change.step is not None and self._step is not None:
             changed = change.step(self._step)
             step = stages.median_time(lambda: call(changed, self._batch), self._seconds / 100)
-        workers = change.options.get("num_workers", self._setup.workers or 0)
-        return together(run, step, self._size, workers)
+        return combine(run, step, self._size, change.options.get("num_workers", self._workers))
 
     # Step 3: the loop changed
 
@@ -234,20 +229,20 @@ class Examination:
         candidates = remedies.changes(self._setup, measured, self._samples, self._indices)
         if self._piece:
             candidates = [c for c in candidates if c.size is None]
-        found = estimates.estimate_persistence(measured, self._starting)
-        found += estimates.estimate_packing(
+        estimated = estimates.estimate_persistence(measured, self._starting)
+        estimated += estimates.estimate_packing(
             self._setup, measured, self._indices, 0.1 * self._seconds, self._say
         )
         trials = Trials(
-            self._baseline, self._made_loop, self._timed, self._say, self._runs, self._price
+            self._baseline, self._make_loop, self._time_loop, self._say, self._runs, self._price
         )
-        self._trials = trials.run(candidates, self._until) + found
+        self._trials = trials.run(candidates, self._until) + estimated
         self._runs = trials.baseline_runs
 
     def profile(self, out: str | os.PathLike[str]) -> None:
         """Run the loop once more, under cProfile."""
         self._say("the loop, profiled")
-        loop, recorder = self._made_loop(), cProfile.Profile()
+        loop, recorder = self._make_loop(), cProfile.Profile()
         recorder.runcall(loop.run, min(5.0, self._seconds / 5))
         loop.close()
         try:

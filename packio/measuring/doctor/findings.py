@@ -8,13 +8,11 @@ from typing import Any
 from packio.measuring.doctor.measured import Cause, Measurements, Trial
 
 _LEAST = 0.2  # share of the loop's explained time from which on a kind is named
+_LEAST_STEP = 0.1  # share of a sample's time from which on a transform is named
 _KEPT_AHEAD = 0.1  # share of waiting below which the loader keeps ahead of the step
 _CHANGES_TRAINING = 1.25  # gain below which the batch size should stay: it changes training
-_OF_TRIALS = (
-    Cause.WORKERS_TOO_FEW,
-    Cause.WORKERS_TOO_MANY,
-    Cause.BATCH_SIZE,
-)  # only a trial shows these
+_OF_TRIALS = {Cause.WORKERS_TOO_FEW: 0, Cause.WORKERS_TOO_MANY: 0,
+              Cause.BATCH_SIZE: _CHANGES_TRAINING}  # fmt: skip  # only a trial shows these
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,9 +20,9 @@ class Finding:
     """Something that bounds the loop.
 
     Attributes:
-        kind: The bottleneck.
         share: Share of the loop's time that it takes, or that its remedy would save; 0 to 1.
-        evidence: Name → number that shows it.
+        evidence: Name → number that shows it. Of transforms, the qualified names of the slowest,
+            with their shares of a sample's time.
     """
 
     kind: Cause
@@ -32,7 +30,6 @@ class Finding:
     evidence: dict[str, float]
 
     def as_dict(self) -> dict[str, Any]:
-        """Give everything as JSON takes it."""
         return dataclasses.asdict(self)
 
 
@@ -40,31 +37,31 @@ def shares(measured: Measurements) -> dict[Cause, float]:
     """Divide the time of an epoch: waiting among the loader's stages, the rest within the step.
 
     Receiving batches occupies this process alone. The rest of the waiting is divided by the time
-    that the work of all worker processes, side by side, takes for a batch.
-
-    Returns:
-        Cause → share of the loop's time. The shares add up to 1.
+    that the work of all worker processes, side by side, takes for a batch. The shares add up to 1.
     """
     waiting = min(1.0, max(0.0, measured.waiting.median)) if measured.has_step else 1.0
     receiving = min(waiting, max(0.0, measured.receiving)) if measured.workers else 0.0
-    work = _loader_work(measured, waiting)
+    work = _divide_work(measured, waiting)
     total = sum(work.values())
     found = {kind: (waiting - receiving) * seconds / total for kind, seconds in work.items()}
     if measured.workers:
         found[Cause.HAND_OVER] = found.get(Cause.HAND_OVER, 0.0) + receiving
-    computing = 1 - waiting
-    layout = _slower_by_layout(measured)
-    copying = 0.0
+    computing, layout, copying = 1 - waiting, 0.0, 0.0
+    if measured.step and measured.step_contiguous is not None and not measured.contiguous:
+        layout = max(0.0, 1 - measured.step_contiguous / measured.step)
     if measured.step and measured.stages.copy:
         copying = min(measured.stages.copy / measured.step, 1 - layout)
     found[Cause.MEMORY_FORMAT] = computing * layout
     found[Cause.COPY] = computing * copying
     found[Cause.STEP] = computing * (1 - layout - copying)
-    lost = _lost_in_starting(measured)
+    # The loop's rate is without the time in which workers start.
+    epoch = (measured.epoch_batches or 0) * measured.batch_seconds
+    starting = measured.stages.start_up
+    lost = starting / (starting + epoch) if starting and epoch else 0.0
     return {kind: share * (1 - lost) for kind, share in found.items()} | {Cause.START_UP: lost}
 
 
-def _loader_work(measured: Measurements, waiting: float) -> dict[Cause, float]:
+def _divide_work(measured: Measurements, waiting: float) -> dict[Cause, float]:
     """Give the seconds of the loop in which the loader works on a batch, by kind.
 
     Sleeping (storage) is divided by all workers; computing by all workers if there are processors
@@ -84,64 +81,48 @@ def _loader_work(measured: Measurements, waiting: float) -> dict[Cause, float]:
     total = sum(computing.values())
     workers = measured.workers or 1
     again = stages.storage if stages.storage_again is None else stages.storage_again
-    first, again = (max(stages.storage, again) * size / workers, again * size / workers)
+    first, again = max(stages.storage, again) * size / workers, again * size / workers
     taken = measured.batch_seconds * (1.0 if measured.workers else waiting)
-    storage = _within(taken - total / workers, again, first)
-    computed = _within(taken - storage, total / workers, total / min(workers, measured.cpus))
+    storage = _clamp(taken - total / workers, again, first)
+    computed = _clamp(taken - storage, total / workers, total / min(workers, measured.cpus))
     work = {kind: computed * seconds / total for kind, seconds in computing.items() if total}
     work |= {Cause.STORAGE: storage, Cause.UNEXPLAINED: max(0.0, taken - storage - computed)}
     return work if sum(work.values()) > 0 else {Cause.LOADER: 1.0}
 
 
-def _within(value: float, low: float, high: float) -> float:
+def _clamp(value: float, low: float, high: float) -> float:
     return min(max(value, low), max(low, high))
-
-
-def _lost_in_starting(measured: Measurements) -> float:
-    """Give the share of an epoch in which workers start. The loop's rate is without that time."""
-    epoch = (measured.epoch_batches or 0) * measured.batch_seconds
-    starting = measured.stages.start_up
-    return starting / (starting + epoch) if starting and epoch else 0.0
-
-
-def _slower_by_layout(measured: Measurements) -> float:
-    """Give the share of the step's time that contiguous batches would save."""
-    if measured.contiguous or not measured.step or measured.step_contiguous is None:
-        return 0.0
-    return max(0.0, 1 - measured.step_contiguous / measured.step)
 
 
 def find(measured: Measurements) -> list[Finding]:
     """Name what bounds the loop, the heaviest first, then what trials show of workers and batches.
 
-    Time that nothing explains comes last.
-
-    There is always a finding: `Cause.STEP` if the step is the limit, `Cause.NONE` if nothing is.
+    Time that nothing explains comes last. There is always a finding: `Cause.STEP` if the step is
+    the limit, `Cause.NONE` if nothing is.
     """
     parts = shares(measured)
-    unexplained = parts.get(Cause.UNEXPLAINED, 0.0)
+    unexplained = parts.pop(Cause.UNEXPLAINED, 0.0)
+    step = parts.pop(Cause.STEP)
     least = max(_LEAST / 2, _LEAST * (1 - unexplained))
-    found = [
-        Finding(kind, share, _evidence(measured, kind))
-        for kind, share in parts.items()
-        if share >= least and kind not in (Cause.STEP, Cause.UNEXPLAINED)
-    ]
-    for kind in _OF_TRIALS:
-        least = _CHANGES_TRAINING if kind is Cause.BATCH_SIZE else 0
+    found = [Finding(kind, share, _give_evidence(measured, kind))
+             for kind, share in parts.items() if share >= least]  # fmt: skip
+    found.sort(key=lambda finding: -finding.share)
+    of_trials = []
+    for kind, least in _OF_TRIALS.items():
         gains = [t for t in measured.trials
                  if t.kind is kind and t.is_gain and t.factor.median >= least]  # fmt: skip
         if gains:
-            best = max(gains, key=lambda t: t.factor.median)
-            saved = 1 - 1 / best.factor.median
-            found.append(Finding(kind, saved, _of_trial(best)))
-    found.sort(key=lambda f: (f.kind in _OF_TRIALS, -f.share))  # causes first, then remedies
+            factor = max(gains, key=lambda t: t.factor.median).factor
+            evidence = {"factor": factor.median, "low": factor.low, "high": factor.high}
+            of_trials.append(Finding(kind, 1 - 1 / factor.median, evidence))
+    found += sorted(of_trials, key=lambda finding: -finding.share)
     if unexplained >= _LEAST:
         found.append(Finding(Cause.UNEXPLAINED, unexplained,
-                             _evidence(measured, Cause.UNEXPLAINED)))  # fmt: skip
+                             _give_evidence(measured, Cause.UNEXPLAINED)))  # fmt: skip
     if found:
         return found
     if measured.has_step and measured.waiting.median <= _KEPT_AHEAD:
-        return [Finding(Cause.STEP, parts[Cause.STEP], _evidence(measured, Cause.STEP))]
+        return [Finding(Cause.STEP, step, _give_evidence(measured, Cause.STEP))]
     return [Finding(Cause.NONE, 0.0, {"waiting": measured.waiting.median})]
 
 
@@ -153,31 +134,29 @@ def remedies(measured: Measurements) -> list[Trial]:
 
 def ceiling(measured: Measurements) -> float | None:
     """Give the gain of a loader that is never waited for, as a factor; None without a step."""
-    if not measured.step:
-        return None
-    return 1 / max(1 - measured.waiting.median, 1e-3)
+    return 1 / max(1 - measured.waiting.median, 1e-3) if measured.step else None
 
 
-def _of_trial(trial: Trial) -> dict[str, float]:
-    return {"factor": trial.factor.median, "low": trial.factor.low, "high": trial.factor.high}
+def slow_transforms(measured: Measurements) -> dict[str, float]:
+    """Give the transforms that take a noticeable share of a sample's time, the slowest first."""
+    steps = measured.stages.steps.items()
+    return {name: share for name, share in steps if share >= _LEAST_STEP}
 
 
-def _evidence(measured: Measurements, kind: Cause) -> dict[str, float]:
-    """Give the numbers of a kind: seconds, bytes, shares."""
+def _give_evidence(measured: Measurements, kind: Cause) -> dict[str, float]:
     stages = measured.stages
-    found: dict[Cause, dict[str, float | None]] = {
-        Cause.STORAGE: {"seconds_a_sample": stages.storage, "again": stages.storage_again,
-                       },
+    numbers: dict[Cause, dict[str, float | None]] = {
+        Cause.STORAGE: {"seconds_a_sample": stages.storage, "again": stages.storage_again},
         Cause.DECODE: {"seconds_a_sample": stages.decode},
-        Cause.TRANSFORM: {"seconds_a_sample": stages.transform},
+        Cause.TRANSFORM: {"seconds_a_sample": stages.transform, **slow_transforms(measured)},
         Cause.COLLATE: {"seconds_a_batch": stages.collate},
         Cause.HAND_OVER: {"seconds_a_batch": stages.hand_over, "receiving": measured.receiving,
                           "bytes_a_batch": stages.batch_bytes},
         Cause.START_UP: {"seconds_an_epoch": stages.start_up},
         Cause.COPY: {"seconds_a_batch": stages.copy, "bytes_a_batch": stages.batch_bytes},
         Cause.MEMORY_FORMAT: {"seconds_a_step": measured.step,
-                             "seconds_contiguous": measured.step_contiguous},
+                              "seconds_contiguous": measured.step_contiguous},
         Cause.STEP: {"seconds_a_step": measured.step},
     }  # fmt: skip
-    numbers = {"waiting": measured.waiting.median, **found.get(kind, {})}
-    return {name: value for name, value in numbers.items() if value is not None}
+    given = {"waiting": measured.waiting.median, **numbers.get(kind, {})}
+    return {name: value for name, value in given.items() if value is not None}

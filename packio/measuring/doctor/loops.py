@@ -20,33 +20,28 @@ _APART = 1.25  # times the wait for the first batch, from which on workers start
 
 
 class LoopRun(NamedTuple):
-    """What one run of a loop did.
-
-    Attributes:
-        samples: Samples that arrived.
-        waited, computed: Seconds in the loader, and in the step.
-        received: Seconds of `waited` in which this thread computed.
-    """
+    """What one run of a loop did: samples, and seconds in the loader and in the step."""
 
     samples: int
     waited: float
     computed: float
-    received: float = 0.0
+    received: float = 0.0  # seconds of `waited` in which this thread computed
+
+    @property
+    def seconds(self) -> float:
+        return max(self.waited + self.computed, 1e-9)
 
     @property
     def rate(self) -> float:
-        """Samples a second."""
-        return self.samples / max(self.waited + self.computed, 1e-9)
+        return self.samples / self.seconds
 
     @property
     def waiting(self) -> float:
-        """Share of the time in the loader, 0 to 1."""
-        return self.waited / max(self.waited + self.computed, 1e-9)
+        return self.waited / self.seconds
 
     @property
     def receiving(self) -> float:
-        """Share of the time in the loader in which this thread computed, 0 to 1."""
-        return min(self.waited, self.received) / max(self.waited + self.computed, 1e-9)
+        return min(self.waited, self.received) / self.seconds
 
 
 @contextlib.contextmanager
@@ -63,19 +58,14 @@ def explained(what: str) -> Iterator[None]:
 class Loop:
     """A loader with a step. It runs now and then; in between its workers wait.
 
-    Args:
-        loader: The loader, made for this loop.
-        flow: Where the loader takes its indices from; None: it goes through its epochs.
-        step: Called with each batch; None: nothing is done with batches.
-        workers: Number of workers of the loader. About as many batches arrive at once, so laps of
-            that many batches are timed.
+    About as many batches as there are workers arrive at once, so laps of so many are timed.
     """
 
     def __init__(
-        self, loader: Iterable[Any], flow: IndexFeed | None, step: Step | None, workers: int
+        self, loader: Iterable[Any], feed: IndexFeed | None, step: Step | None, workers: int
     ) -> None:
         self._loader: Any = loader
-        self._flow, self._step, self._lap = flow, step, max(1, workers)
+        self._feed, self._step, self._lap = feed, step, max(1, workers)
         self._source: Iterator[Any] | None = None
         self._has_run, self._batch = False, None
 
@@ -83,14 +73,11 @@ class Loop:
         """Run for about so many seconds, after laps that are not timed.
 
         Workers start one after the other. Until the last one has made a batch, the others have made
-        all that they may make ahead: laps that come at once.
-
-        Args:
-            seconds: Seconds to run. The first lap is whole, unless the step takes most of it.
-            until: When to end, by time.monotonic.
+        all that they may make ahead: laps that come at once. The first lap is whole, unless the
+        step takes most of it. `until`: when to end, by time.monotonic.
         """
-        if self._flow is not None:
-            self._flow.is_open = True
+        if self._feed is not None:
+            self._feed.is_open = True
             self._source = None
         nothing = LoopRun(0, 0.0, 0.0)
         first = self._timed_batch(nothing)
@@ -118,7 +105,8 @@ class Loop:
         began, cpu = time.perf_counter(), time.thread_time()
         self._batch = self._next()  # as in a loop, the batch before is freed here
         arrived, received = time.perf_counter(), time.thread_time() - cpu
-        self._compute(self._batch)
+        if self._step is not None:
+            call(self._step, self._batch)
         ended = time.perf_counter()
         return LoopRun(
             run.samples + size_of(self._batch), run.waited + arrived - began,
@@ -127,8 +115,8 @@ class Loop:
 
     def first_batch(self) -> float:
         """Measure the seconds from the start of an epoch to its first batch."""
-        if self._flow is not None:
-            self._flow.is_open = True
+        if self._feed is not None:
+            self._feed.is_open = True
         began = time.perf_counter()
         self._source = None
         self._next()
@@ -148,22 +136,17 @@ class Loop:
             raise DiagnosisError("the loader yields no batch; expected at least one")
         return batch
 
-    def _compute(self, batch: Any) -> None:
-        if self._step is not None:
-            call(self._step, batch)
-
     def _drain(self) -> None:
         """Let the workers come to rest, so that they do not disturb the next run."""
-        if self._flow is None:
+        if self._feed is None:
             return
-        self._flow.is_open = False
+        self._feed.is_open = False
         with explained("the loader failed"):
             for _ in self._source or ():
                 pass
         self._source = None
 
     def close(self) -> None:
-        """End the workers."""
         self._source = self._loader = self._batch = None
 
 
@@ -175,7 +158,7 @@ def call(step: Step, batch: Any) -> None:
             torch.cuda.synchronize()
 
 
-def together(loading: LoopRun, step: float | None, size: int, workers: int) -> LoopRun:
+def combine(loading: LoopRun, step: float | None, size: int, workers: int) -> LoopRun:
     """Calculate a run of the loop from runs of its loader and its step by themselves."""
     batches = loading.samples / size
     computed = (step or 0.0) * batches

@@ -41,36 +41,24 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Sum up at least one value."""
         return cls(statistics.median(values), min(values), max(values))
 
 
 @dataclasses.dataclass(frozen=True)
 class Stages:
-    """The cost of each stage by itself; None if the stage could not be measured.
+    """The cost of each stage by itself, in seconds; None if it could not be measured."""
 
-    Attributes:
-        storage: Seconds a sample that is fetched for the first time.
-        decode, transform: Seconds a sample.
-        storage_again: Seconds a sample that was fetched shortly before.
-        steps: Name of a transform of the user's → its share of the time of a sample, 0 to 1.
-        collate: Seconds a batch.
-        hand_over: Seconds a batch that a worker spends on handing it over.
-        copy: Seconds a batch, to the GPU.
-        batch_bytes: Bytes of the tensors and arrays of a batch.
-        start_up: Seconds that starting the workers adds to the first batch of an epoch.
-    """
-
-    storage: float | None = None
-    decode: float | None = None
-    transform: float | None = None
-    storage_again: float | None = None
-    collate: float | None = None
-    hand_over: float | None = None
-    copy: float | None = None
-    batch_bytes: int = 0
-    start_up: float | None = None
+    storage: float | None = None  # a sample that is fetched for the first time
+    decode: float | None = None  # a sample
+    transform: float | None = None  # a sample
+    storage_again: float | None = None  # a sample that was fetched shortly before
+    collate: float | None = None  # a batch
+    hand_over: float | None = None  # a batch, of a worker
+    copy: float | None = None  # a batch, to the GPU
+    batch_bytes: int = 0  # of tensors and arrays
+    start_up: float | None = None  # that starting workers adds to the first batch of an epoch
     steps: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    # qualified name of a transform → its share of the time of a sample, 0 to 1; largest first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,9 +66,6 @@ class Trial:
     """A change that was tried in turns with the loop as it is, or whose gain was estimated.
 
     Attributes:
-        kind: The bottleneck that the change is to remedy.
-        change: The change in words.
-        code: The change as Python, or as a command.
         factor: Samples per second of the changed loop as a multiple of the loop as it is.
         rounds: Rounds in which both loops ran; 0: one first look, or an estimate.
         note: What to consider.
@@ -107,60 +92,35 @@ class Trial:
 
 @dataclasses.dataclass(frozen=True)
 class Measurements:
-    """All that `packio.doctor` measured.
+    """All that `packio.doctor` measured."""
 
-    Attributes:
-        loader: The loader in words.
-        batch_size: Samples a batch.
-        workers: Worker processes of the loader; None if unknown.
-        cpus: CPUs that this process may use.
-        device: Where batches can be copied to: "cpu", or the name of the GPU.
-        has_step: Whether a step was given.
-        epoch_batches: Batches an epoch; None if unknown.
-        rate: Samples per second of the loop.
-        waiting: Share of the loop's time in which the step waits for data, 0 to 1.
-        receiving: Share of the loop's time in which this process takes batches over from workers:
-            the part of `waiting` in which it computes.
-        step: Seconds a batch of the step alone, on a batch that is there.
-        contiguous: Whether the tensors of the batches are contiguous.
-        step_contiguous: Seconds of making the batch contiguous and running the step on it.
-        stages: The stages by themselves.
-        trials: The changes that were tried.
-        machine: Processor, versions and date of the measurement, in words.
-        is_loader_alone: Whether loader and step ran by themselves, because loading a batch takes
-            so long. The numbers of the loop are then calculated from both.
-    """
-
-    loader: str
+    loader: str  # in words
     batch_size: int
-    workers: int | None
-    cpus: int
-    device: str
+    workers: int | None  # None: unknown
+    cpus: int  # that this process may use
+    device: str  # "cpu", or the name of the GPU
     has_step: bool
-    epoch_batches: int | None
-    rate: Spread
-    waiting: Spread
-    step: float | None
-    contiguous: bool
-    step_contiguous: float | None
+    epoch_batches: int | None  # None: unknown
+    rate: Spread  # samples per second of the loop
+    waiting: Spread  # share of the loop's time in which the step waits for data, 0 to 1
+    step: float | None  # seconds of the step alone, on a batch that is there
+    contiguous: bool  # whether the tensors of the batches are
+    step_contiguous: float | None  # seconds of making the batch contiguous and of the step on it
     stages: Stages
     trials: tuple[Trial, ...] = ()
-    is_loader_alone: bool = False
-    machine: str = ""
-    receiving: float = 0.0
+    is_loader_alone: bool = False  # a batch loads so long that loader and step ran by themselves
+    machine: str = ""  # processor, versions and date
+    receiving: float = 0.0  # part of `waiting` in which this process computes: it receives batches
 
     @property
     def batch_seconds(self) -> float:
-        """Seconds of the loop for one batch."""
         return self.batch_size / self.rate.median
 
     def as_dict(self) -> dict[str, Any]:
-        """Give everything as JSON takes it."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Measurements:
-        """Take back what `as_dict` gave."""
         trials = [
             Trial(**{**t, "kind": Cause(t["kind"]), "factor": Spread(*t["factor"])})
             for t in values["trials"]

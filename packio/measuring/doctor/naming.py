@@ -21,27 +21,23 @@ def is_name(text: str | os.PathLike[str]) -> bool:
     return bool(_is_name(os.fspath(text))) and not os.path.lexists(text)
 
 
-def found(name: str, option: str = "") -> Any:
-    """Import an object by its name. Modules in the current folder are found, too.
+def find(name: str, option: str = "") -> Any:
+    """Import an object by its name; modules in the current folder are found, too.
 
-    Args:
-        name: "module:object".
-        option: What the user said before it, for messages.
+    `option`: what the user said before it, for messages.
     """
     if not is_name(name):
         raise OptionError(
             f"{option}{name}: expected module:object, as train:{'step' if option else 'loader'}"
         )
     module, _, names = name.partition(":")
-    try:
-        with _current_folder_importable(), explained(name):
+    with _current_folder_importable(), explained(name):
+        try:
             value: Any = importlib.import_module(module)
-    except RuntimeError as error:
-        if isinstance(error.__cause__, ModuleNotFoundError) and (
-            error.__cause__.name in (module, module.partition(".")[0])
-        ):
+        except ModuleNotFoundError as error:
+            if error.name not in (module, module.partition(".")[0]):
+                raise
             raise OptionError(f"{name}: there is no module {module}") from error
-        raise
     for part in names.split("."):
         if not hasattr(value, part):
             raise OptionError(f"{name}: there is no {part} in it")
@@ -49,9 +45,9 @@ def found(name: str, option: str = "") -> Any:
     return value
 
 
-def loader(name: str) -> Any:
+def make_loader(name: str) -> Any:
     """Import a loader by its name. A function or class is called without arguments."""
-    value = found(name)
+    value = find(name)
     if callable(value) and (isinstance(value, type) or not hasattr(value, "__iter__")):
         with _current_folder_importable(), explained(name):
             value = value()

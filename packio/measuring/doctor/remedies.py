@@ -24,31 +24,23 @@ _MOST_WORKERS = 64
 
 
 class Change(NamedTuple):
-    """A change to try.
-
-    Attributes:
-        kind, what, code, note: See `Trial`.
-        options: Arguments of the loader to change, as `Setup.make` takes them.
-        size: Samples a batch; None: as before.
-        step: Makes the changed step of the step; None: as before.
-    """
+    """A change to try: of the loader's arguments, as `Setup.make` takes them, or of the step."""
 
     kind: Cause
     what: str
     code: str
     options: dict[str, Any] = {}  # noqa: RUF012 (a NamedTuple's default, never changed)
-    size: int | None = None
-    step: Callable[[Step], Step] | None = None
+    size: int | None = None  # samples a batch
+    step: Callable[[Step], Step] | None = None  # makes the changed step of the step
     note: str = ""
 
     @property
     def workers(self) -> int:
-        """Number of workers that the change asks for; 0 if it does not ask for any."""
         return int(self.options.get("num_workers", 0))
 
 
-class _Kept(Dataset[Any]):
-    """A dataset that keeps some samples in memory, and gives them again and again."""
+class _InMemory(Dataset[Any]):
+    """Some samples, kept in memory, again and again."""
 
     def __init__(self, dataset: Any, indices: list[Any]) -> None:
         self._samples = [dataset[i] for i in indices]
@@ -67,11 +59,11 @@ def changes(
     parts = shares(measured)
     others = (Cause.STEP, Cause.COPY, Cause.MEMORY_FORMAT, Cause.START_UP)
     waiting = 1 - sum(parts[kind] for kind in others)
-    found = list(_of_step(measured, parts))
+    found = list(_change_step(measured, parts))
     if setup.is_known:
-        found += _of_workers(setup, measured, waiting)
-        found += _of_batches(setup, measured, parts, samples)
-        found += _of_dataset(setup, measured, parts, waiting, indices)
+        found += _change_workers(setup, measured, waiting)
+        found += _change_batches(setup, measured, parts, samples)
+        found += _change_dataset(setup, measured, parts, waiting, indices)
     a_batch = parts.get(Cause.COLLATE, 0.0) + parts.get(Cause.HAND_OVER, 0.0)
     weights = {**parts, Cause.WORKERS_TOO_FEW: 0.6 * waiting, Cause.WORKERS_TOO_MANY: 0.5 * waiting,
                Cause.BATCH_SIZE: 0.3 + a_batch, Cause.STEP: 0.1}  # fmt: skip
@@ -83,7 +75,7 @@ def changes(
     return [change for *_, change in sorted(ranked, key=lambda rank: rank[:2])]
 
 
-def _of_step(measured: Measurements, parts: dict[Cause, float]) -> Iterator[Change]:
+def _change_step(measured: Measurements, parts: dict[Cause, float]) -> Iterator[Change]:
     """Propose other layouts of the batches' tensors."""
     if not measured.has_step:
         return
@@ -100,7 +92,7 @@ def _of_step(measured: Measurements, parts: dict[Cause, float]) -> Iterator[Chan
         )  # fmt: skip
 
 
-def _of_workers(setup: Setup, measured: Measurements, waiting: float) -> Iterator[Change]:
+def _change_workers(setup: Setup, measured: Measurements, waiting: float) -> Iterator[Change]:
     """Propose other numbers of workers."""
     now, cpus = setup.workers or 0, measured.cpus
     if getattr(setup.dataset, "decodes_batches", False):  # it works in the main process only
@@ -116,7 +108,7 @@ def _of_workers(setup: Setup, measured: Measurements, waiting: float) -> Iterato
             yield Change(kind, what, f"num_workers={number}", {"num_workers": number})
 
 
-def _of_batches(
+def _change_batches(
     setup: Setup, measured: Measurements, parts: dict[Cause, float], samples: list[Any]
 ) -> Iterator[Change]:
     """Propose larger batches, and other ways to make them and to hand them over."""
@@ -142,7 +134,7 @@ def _of_batches(
         yield Change(Cause.COPY, "pinned memory", code, {"pin_memory": True})
 
 
-def _of_dataset(
+def _change_dataset(
     setup: Setup,
     measured: Measurements,
     parts: dict[Cause, float],
@@ -157,7 +149,7 @@ def _of_dataset(
         yield Change(
             Cause.STORAGE, "samples kept in memory",
             f"samples = [dataset[i] for i in range(len(dataset))]  # {size / 1e9:,.1f} GB",
-            {"dataset": _Kept(dataset, indices)},
+            {"dataset": _InMemory(dataset, indices)},
             note="random transforms of the dataset are then drawn once, and kept",
         )  # fmt: skip
     if not isinstance(dataset, PackDataset):

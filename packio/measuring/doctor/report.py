@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from packio.inspecting.pages.charts import Scale
 from packio.measuring.doctor import findings
 from packio.measuring.doctor.findings import Finding
-from packio.measuring.doctor.measured import Cause, Measurements, Spread, Trial
+from packio.measuring.doctor.measured import Cause, Measurements, Spread, Stages, Trial
 
 _SENTENCES = {
     Cause.STORAGE: "reading the samples' bytes takes {share} of the loop's time",
@@ -26,23 +28,25 @@ _SENTENCES = {
 }
 TIMES = "\N{MULTIPLICATION SIGN}"
 _NAMED = 2  # findings in a verdict
+_NAMED_STEPS = 3  # transforms
 
 
 def verdict(measured: Measurements, found: list[Finding]) -> str:
     """Say the heaviest findings in a sentence, and how much time is unexplained."""
     named = found[:_NAMED] + [f for f in found[_NAMED:] if f.kind is Cause.UNEXPLAINED]
-    said = "; ".join(_sentence(finding, measured) for finding in named)
+    sentences = []
+    for finding in named:
+        said = _SENTENCES[finding.kind].format(share=f"{finding.share:.0%}")
+        slow = list(findings.slow_transforms(measured).items())
+        if finding.kind is Cause.TRANSFORM and slow:
+            (name, share), *others = slow[:_NAMED_STEPS]
+            said += f": {name} is {share:.0%} of what a sample costs"
+            said += "".join(f", {name} {share:.0%}" for name, share in others)
+        sentences.append(said)
     if found[0].kind in (Cause.STEP, Cause.NONE) and not measured.contiguous:
-        said += "; batches are not contiguous, which costs nothing here"
+        sentences[-1] += "; batches are not contiguous, which costs nothing here"
+    said = "; ".join(sentences)
     return said[0].upper() + said[1:] + "."
-
-
-def _sentence(finding: Finding, measured: Measurements) -> str:
-    said = _SENTENCES[finding.kind].format(share=f"{finding.share:.0%}")
-    slowest = max(measured.stages.steps.items(), key=lambda step: step[1], default=None)
-    if finding.kind is not Cause.TRANSFORM or slowest is None:
-        return said
-    return f"{said}: {slowest[0]} is {slowest[1]:.0%} of what a sample costs"
 
 
 def lines(measured: Measurements, found: list[Finding], remedies: list[Trial]) -> list[str]:
@@ -56,13 +60,13 @@ def lines(measured: Measurements, found: list[Finding], remedies: list[Trial]) -
         text.append("What helps, measured in turns with the loop as it is:")
     else:
         text.append("Nothing that was tried is clearly faster.")
-    text += [line for trial in tried for line in _remedy(trial)]
+    text += [line for trial in tried for line in _tell_remedy(trial)]
     if estimated:
         text += ["", "What may help, estimated, not tried:"]
-    return text + [line for trial in estimated for line in _remedy(trial)]
+    return text + [line for trial in estimated for line in _tell_remedy(trial)]
 
 
-def _remedy(trial: Trial) -> list[str]:
+def _tell_remedy(trial: Trial) -> list[str]:
     said = [f"  {gain(trial):<24} {trial.change}: {trial.code}"]
     return said + [f"  {'':<24} {more}" for more in (remark(trial),) if more]
 
@@ -101,67 +105,58 @@ def origin(measured: Measurements, command: str) -> list[tuple[str, str]]:
 
 def evidence(measured: Measurements) -> list[tuple[str, str]]:
     """Give the names and values of what was measured."""
-    size = measured.batch_size
-    each = f"{_time(measured.batch_seconds)} a batch of {size}"
-    rows = [
-        ("loader", measured.loader),
-        ("loop", f"{_spread(measured.rate, ',.0f')} samples/s, {each}"),
-    ]
-    if measured.has_step:
-        rows.append(("waiting", f"{_spread(measured.waiting, '.0%')} of the time"))
-    best = findings.ceiling(measured)
-    if measured.step is not None and best is not None:
-        within = _time(measured.batch_seconds * (1 - measured.waiting.median))
-        rows.append(("step", f"{_time(measured.step)} a batch by itself, {within} in the loop"))
-        rows.append(("at most", f"{TIMES}{best:.2f}, with a loader that is never waited for"))
-    if measured.step_contiguous is not None:
-        taken = _time(measured.step_contiguous)
-        rows.append(("contiguous", f"{taken} a step, with making the batch contiguous"))
-    rows += _stages(measured)
+    stages, alone, best = measured.stages, measured.step, findings.ceiling(measured)
+    each = f"{_time(measured.batch_seconds)} a batch of {measured.batch_size}"
+    within = _time(measured.batch_seconds * (1 - measured.waiting.median))
+    contiguous, again = _time(measured.step_contiguous), _time(stages.storage_again)
+    slowest = list(stages.steps.items())[:_NAMED_STEPS]
+    steps = "".join(f"; {name} {share:.0%} of a sample" for name, share in slowest)
     unexplained = findings.shares(measured).get(Cause.UNEXPLAINED)
-    if unexplained is not None:
-        rows.append(("unexplained", f"{unexplained:.0%} of the loop's time, in no stage"))
-    if measured.receiving and measured.workers:
-        rows.append(("receiving", f"{measured.receiving:.0%} of the loop's time, in this process"))
-    if measured.machine:
-        rows.append(("machine", measured.machine))
-    if measured.is_loader_alone:
-        rows.append(("note", "batches take long to load: loader and step ran by themselves"))
-    return rows
+    batches = measured.epoch_batches or "?"
+    receives = measured.receiving and measured.workers
+    copying = "none: there is no GPU" if measured.device == "cpu" else _rate(stages.copy, stages)
+    rows: list[tuple[str, str, Any]] = [  # the third: whether there is such a value
+        ("loader", measured.loader, True),
+        ("loop", f"{_spread(measured.rate, ',.0f')} samples/s, {each}", True),
+        ("waiting", f"{_spread(measured.waiting, '.0%')} of the time", measured.has_step),
+        ("step", f"{_time(alone)} a batch by itself, {within} in the loop", best),
+        ("at most", f"{TIMES}{best or 1:.2f}, with a loader that is never waited for", best),
+        ("contiguous", f"{contiguous} a step, with making the batch contiguous", contiguous),
+        ("storage", f"{_time(stages.storage)} a sample at first{again and f'; {again} again'}",
+         stages.storage is not None),
+        ("decode", f"{_time(stages.decode)} a sample on one core", stages.decode is not None),
+        ("transform", f"{_time(stages.transform)} a sample on one core{steps}",
+         stages.transform is not None),
+        ("collate", f"{_time(stages.collate)} a batch", stages.collate is not None),
+        ("hand-over", _rate(stages.hand_over, stages), True),
+        ("copy", copying, True),
+        ("start-up", f"{_time(stages.start_up)} an epoch of {batches} batches",
+         stages.start_up is not None),
+        ("unexplained", f"{unexplained or 0:.0%} of the loop's time, in no stage",
+         unexplained is not None),
+        ("receiving", f"{measured.receiving:.0%} of the loop's time, in this process", receives),
+        ("machine", measured.machine, True),
+        ("note", "batches take long to load: loader and step ran by themselves",
+         measured.is_loader_alone),
+    ]  # fmt: skip
+    return [(name, text) for name, text, is_known in rows if text and is_known]
 
 
-def _stages(measured: Measurements) -> list[tuple[str, str]]:
-    stages, rows = measured.stages, list[tuple[str, str]]()
-    size = f"{stages.batch_bytes / 1e6:,.1f} MB"
-    for name in ("storage", "decode", "transform"):
-        seconds = getattr(stages, name)
-        if seconds is not None:
-            named = stages.steps.items() if name == "transform" else ()
-            most = "".join(f"; {step} {share:.0%} of a sample" for step, share in [*named][:3])
-            rows.append((name, f"{_time(seconds)} a sample on one core{most}"))
-    if stages.storage is not None:
-        again = stages.storage_again
-        after = "" if again is None else f"; {_time(again)} again"
-        rows[0] = ("storage", f"{_time(stages.storage)} a sample at first{after}")
-    if stages.collate is not None:
-        rows.append(("collate", f"{_time(stages.collate)} a batch"))
-    for name, taken in (("hand-over", stages.hand_over), ("copy", stages.copy)):
-        if taken is not None:
-            rate = f"{stages.batch_bytes / max(taken, 1e-9) / 1e9:,.1f} GB/s"
-            rows.append((name, f"{_time(taken)} a batch of {size}, {rate}"))
-    if measured.device == "cpu":
-        rows.append(("copy", "none: there is no GPU"))
-    if stages.start_up is not None:
-        epoch = f"{measured.epoch_batches or '?'} batches"
-        rows.append(("start-up", f"{_time(stages.start_up)} an epoch of {epoch}"))
-    return rows
+def _rate(seconds: float | None, stages: Stages) -> str:
+    if seconds is None:
+        return ""
+    megabytes = stages.batch_bytes / 1e6
+    rate = f"{megabytes / max(seconds, 1e-9) / 1e3:,.1f} GB/s"
+    return f"{_time(seconds)} a batch of {megabytes:,.1f} MB, {rate}"
 
 
 def _spread(spread: Spread, form: str) -> str:
     return f"{spread.median:{form}} ({spread.low:{form}} to {spread.high:{form}})"
 
 
-def _time(seconds: float) -> str:
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
     if seconds >= 1:
         return f"{seconds:,.2f} s"
     return f"{seconds * 1e3:,.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:,.0f} µs"

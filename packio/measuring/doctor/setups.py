@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import Any, cast
 
 import numpy as np
@@ -22,34 +22,20 @@ _TIMEOUT = 120.0  # seconds that a worker may take for a batch
 
 
 class Setup:
-    """A loader, and how to make others like it.
-
-    Args:
-        loader: torch's DataLoader, a `packio.Loader`, a `packio.DevicePrefetcher` around one of
-            them, or any other iterable.
-
-    Attributes:
-        dataset: The dataset; None if unknown.
-        workers: Number of worker processes; None if unknown.
-        batch_size: Samples a batch; None if only the batches tell.
-        collate: Makes a batch of samples; None if unknown.
-        is_known: Whether the loader is of one of these kinds, so that it can be made again.
-        is_map: Whether samples can be fetched one by one.
-    """
+    """A loader, and how to make others like it."""
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
-        self._wrap: Callable[[Iterable[Any]], Iterable[Any]] | None = None
-        inner = loader
-        if isinstance(loader, DevicePrefetcher):
-            inner, self._wrap = loader.loader, lambda made: _around(loader, made)
+        self._prefetcher = loader if isinstance(loader, DevicePrefetcher) else None
+        inner: Any = self._prefetcher.loader if self._prefetcher else loader
         self._inner = inner
-        self.is_known: bool = isinstance(inner, (DataLoader, Loader))
+        self.is_known: bool = isinstance(inner, (DataLoader, Loader))  # it can be made again
         self.dataset: Any = inner.dataset if self.is_known else None
         self.workers: int | None = inner.num_workers if self.is_known else None
         iterable = isinstance(self.dataset, IterableDataset)
-        self.is_map: bool = self.is_known and not iterable
-        self._batches = inner.batch_sampler if self.is_map else None
+        self.is_map: bool = self.is_known and not iterable  # samples can be fetched one by one
+        # Else the dataset gives whole batches.
+        self.has_batches: bool = self.is_map and inner.batch_sampler is not None
         self.batch_size = getattr(inner, "batch_size", None) if self.is_known else None
         self.collate: Any = None
         if isinstance(inner, DataLoader):
@@ -65,20 +51,13 @@ class Setup:
         return f"{name} over {inner}, {self.workers} workers, batches of {self.batch_size}"
 
     @property
-    def has_batches(self) -> bool:
-        """Whether the loader makes batches of samples; else the dataset gives whole batches."""
-        return self.is_map and self._batches is not None
-
-    @property
     def is_persistent(self) -> bool:
-        """Whether the workers live on from epoch to epoch."""
         if isinstance(self._inner, DataLoader):
             return bool(self._inner.persistent_workers)
         return bool(self.is_known and self._inner.options["persistent_workers"])
 
     @property
     def is_pinned(self) -> bool:
-        """Whether batches are made in pinned memory."""
         if isinstance(self._inner, DataLoader):
             return bool(self._inner.pin_memory)
         return isinstance(self._inner, Loader)
@@ -91,8 +70,9 @@ class Setup:
 
     def indices(self) -> Iterable[Any]:
         """Give the indices of an epoch: lists; single ones if the dataset gives whole batches."""
-        batches: Any = self._batches if self.has_batches else self._inner.sampler
-        order = copy.copy(batches)  # the user's sampler keeps its state
+        inner = self._inner
+        order: Any = copy.copy(inner.batch_sampler if self.has_batches else inner.sampler)
+        # The user's sampler keeps its state.
         if isinstance(getattr(order, "sampler", None), torch.utils.data.Sampler):
             order.sampler = copy.copy(order.sampler)
         return cast("Iterable[Any]", order)
@@ -103,33 +83,30 @@ class Setup:
         made = together(indices) if together else [self.dataset[i] for i in indices]
         return cast("list[Any]", made)  # of packio's datasets, a list that collate knows
 
-    def delivered(self, batch: Any) -> Any:
+    def deliver(self, batch: Any) -> Any:
         """Move a batch to the device as the loader does."""
-        if self._wrap is not None:
-            return next(iter(self._wrap([batch])))
+        if self._prefetcher is not None:
+            return next(iter(_prefetch_again(self._prefetcher, [batch])))
         if isinstance(self._inner, Loader) and self._inner.options["device"] is not None:
             names = ("device", "dtype", "memory_format", "normalize", "batch_transform")
-            return next(iter(DevicePrefetcher(
-                [batch], **{name: self._inner.options[name] for name in names}
-            )))  # fmt: skip
+            options = {name: self._inner.options[name] for name in names}
+            return next(iter(DevicePrefetcher([batch], **options)))
         return batch
 
-    def make(self, flow: IndexFeed | None, **changes: Any) -> Iterable[Any]:
-        """Make the loader anew.
+    def make(self, feed: IndexFeed | None, **changes: Any) -> Iterable[Any]:
+        """Make the loader anew, with other arguments of DataLoader; without a feed, in its order.
 
-        Args:
-            flow: Gives the indices; None: the loader's own order.
-            changes: Arguments of DataLoader; ``loader=Loader`` makes a `packio.Loader` instead.
+        ``loader=Loader`` makes a `packio.Loader` instead.
         """
         if not self.is_known:
             return cast("Iterable[Any]", self.loader)
         if changes.pop("loader", None) is Loader or isinstance(self._inner, Loader):
-            made = self._made_loader(flow, changes)
+            made: Iterable[Any] = self._make_loader(feed, changes)
         else:
-            made = self._made_data_loader(flow, changes)
-        return made if self._wrap is None else self._wrap(made)
+            made = self._make_data_loader(feed, changes)
+        return made if self._prefetcher is None else _prefetch_again(self._prefetcher, made)
 
-    def _made_loader(self, flow: IndexFeed | None, changes: dict[str, Any]) -> Iterable[Any]:
+    def _make_loader(self, feed: IndexFeed | None, changes: dict[str, Any]) -> Iterable[Any]:
         own = dict(self._inner.options) if isinstance(self._inner, Loader) else {
             "collate_fn": self.collate}  # fmt: skip
         for name in ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"):
@@ -141,21 +118,21 @@ class Setup:
             for name in ("persistent_workers", "timeout", "worker_init_fn",
                          "multiprocessing_context"):  # fmt: skip
                 options.pop(name, None)
-        return Loader(batch_sampler=cast("Any", flow), **options)
+        return Loader(batch_sampler=cast("Any", feed), **options)
 
-    def _made_data_loader(self, flow: IndexFeed | None, changes: dict[str, Any]) -> DataLoader[Any]:
+    def _make_data_loader(self, feed: IndexFeed | None, changes: dict[str, Any]) -> DataLoader[Any]:
         old = cast("DataLoader[Any]", self._inner)
         options: dict[str, Any] = {
             "dataset": self.dataset, "num_workers": old.num_workers,
             "collate_fn": self.collate, "pin_memory": old.pin_memory, **changes,
         }  # fmt: skip
-        if flow is None:
+        if feed is None:
             options["batch_size"] = old.batch_size
             options |= {"drop_last": old.drop_last} if old.batch_size is not None else {}
         elif self.has_batches:
-            options["batch_sampler"] = flow
+            options["batch_sampler"] = feed
         else:
-            options |= {"sampler": flow, "batch_size": None}
+            options |= {"sampler": feed, "batch_size": None}
         if options["num_workers"]:
             options = {
                 "timeout": old.timeout or _TIMEOUT, "worker_init_fn": old.worker_init_fn,
@@ -166,10 +143,10 @@ class Setup:
         return DataLoader(**options)
 
 
-def _around(prefetcher: DevicePrefetcher, loader: Iterable[Any]) -> DevicePrefetcher:
-    made = copy.copy(prefetcher)
-    made.loader = loader
-    return made
+def _prefetch_again(prefetcher: DevicePrefetcher, loader: Iterable[Any]) -> DevicePrefetcher:
+    again = copy.copy(prefetcher)
+    again.loader = loader
+    return again
 
 
 def size_of(batch: Any) -> int:

@@ -31,17 +31,40 @@ def time_collate(setup: Setup, samples: list[Any], size: int, seconds: float) ->
     """Measure the seconds of collating a batch; return also the batch."""
     if len(samples) < size and type(samples) is list:
         samples = (samples * -(-size // len(samples)))[:size]
-    batch = setup.collate(samples)
     taken = median_time(lambda: setup.collate(samples), seconds)
-    return taken * size / max(1, len(samples)), batch
+    return taken * size / max(1, len(samples)), setup.collate(samples)
 
 
-def _fresh(batch: Any, copied: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Copy the tensors of a batch; lists of thousands of other objects are not gone through."""
+def time_hand_over(batch: Any, seconds: float, *, shared: bool) -> float:
+    """Measure the seconds of a worker for handing a batch over: sharing tensors, pickling the rest.
+
+    What the process that takes batches over spends is part of the loop's time.
+    """
+    rest = _map_tensors(batch, lambda _: torch.empty(0))
+    until, times = time.perf_counter() + seconds, list[float]()
+    while len(times) < 2 or (time.perf_counter() < until and len(times) < 50):
+        tensors: list[torch.Tensor] = []
+
+        def copy(tensor: torch.Tensor, into: list[torch.Tensor] = tensors) -> torch.Tensor:
+            size, dtype = tuple(tensor.shape), tensor.dtype
+            into.append(new_batch(size, dtype).copy_(tensor) if shared else tensor.clone())
+            return tensor
+
+        _map_tensors(batch, copy)
+        began = clock()
+        for tensor in tensors:
+            tensor.share_memory_()  # type: ignore[no-untyped-call]  # torch's own
+        pickle.dumps(rest)
+        times.append(clock() - began)
+    return statistics.median(times[1:])
+
+
+def _map_tensors(batch: Any, work: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Map the tensors of a batch; lists of thousands of other objects are not gone through."""
     if isinstance(batch, (list, tuple)):
-        parts = [_fresh(part, copied) if _may_hold(part) else part for part in batch]
+        parts = [_map_tensors(part, work) if _may_hold(part) else part for part in batch]
         return parts if isinstance(batch, list) else tuple(parts)
-    return mapped(batch, copied)
+    return mapped(batch, work)
 
 
 def _may_hold(value: Any) -> bool:
@@ -51,44 +74,13 @@ def _may_hold(value: Any) -> bool:
     return isinstance(value, (torch.Tensor, Mapping))
 
 
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    return new_batch(tuple(tensor.shape), tensor.dtype).copy_(tensor)
-
-
-def time_hand_over(batch: Any, seconds: float, *, shared: bool) -> float:
-    """Measure the seconds of a worker for handing a batch over: sharing tensors, pickling the rest.
-
-    What the process that takes batches over spends is part of the loop's time.
-    """
-    rest = _fresh(batch, lambda _: torch.empty(0))
-    until, times = time.perf_counter() + seconds, list[float]()
-    while len(times) < 2 or (time.perf_counter() < until and len(times) < 50):
-        fresh = _fresh(batch, _copied if shared else torch.clone)
-        began = clock()
-        mapped(_tensors(fresh), torch.Tensor.share_memory_)
-        pickle.dumps(rest)
-        times.append(clock() - began)
-    return statistics.median(times[1:])
-
-
-def _tensors(batch: Any) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-
-    def noted(tensor: torch.Tensor) -> torch.Tensor:
-        found.append(tensor)
-        return tensor
-
-    _fresh(batch, noted)
-    return found
-
-
 def time_copy(batch: Any, seconds: float) -> float | None:
     """Measure the seconds that a batch takes to the GPU; None without a GPU."""
     if not torch.cuda.is_available():
         return None
 
-    def copied() -> None:
+    def copy() -> None:
         mapped(batch, lambda t: t.to("cuda", non_blocking=True))
         torch.cuda.synchronize()
 
-    return median_time(copied, seconds)
+    return median_time(copy, seconds)

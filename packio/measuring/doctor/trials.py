@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from packio.errors import DiagnosisError
 from packio.measuring.doctor.loops import Loop, LoopRun
-from packio.measuring.doctor.measured import Cause, Spread, Trial
+from packio.measuring.doctor.measured import Spread, Trial
 from packio.measuring.doctor.remedies import Change
 
 _PROMISING = 1.05  # gain at first look from which on a change is measured in turns
@@ -67,11 +67,7 @@ class _Look(NamedTuple):
 
 
 class Trials:
-    """Tries changes, within a time.
-
-    Attributes:
-        baseline_runs: All runs of the loop as it is.
-    """
+    """Tries changes, within a time."""
 
     def __init__(
         self,
@@ -85,18 +81,18 @@ class Trials:
     ) -> None:
         self._baseline, self._make, self._timed, self._say = baseline, make, timed, say
         self._price, self._now = price, now
-        self.baseline_runs: list[LoopRun] = list(runs)
+        self.baseline_runs: list[LoopRun] = list(runs)  # all of the loop as it is
 
     def run(self, candidates: list[Change], until: float) -> list[Trial]:
         """Look at changes once, then measure the best ones in turns with the unchanged loop."""
-        looks = self._looks(candidates, self._now() + _FOR_LOOKS * (until - self._now()))
-        chosen = self._chosen(looks, until - self._now())
-        ratios = self._in_turns(chosen, until)
-        trials = [_trial(c, ratios[c.what], len(chosen)) for c in chosen if ratios[c.what]]
+        looks = self._look(candidates, self._now() + _FOR_LOOKS * (until - self._now()))
+        chosen = self._choose(looks, until - self._now())
+        ratios = self._run_in_turns(chosen, until)
+        trials = [_make_trial(c, ratios[c.what], len(chosen)) for c in chosen if ratios[c.what]]
         tried = {trial.change for trial in trials}
-        return trials + [_trial(c, [gain], 0) for c, gain, _ in looks if c.what not in tried]
+        return trials + [_make_trial(c, [gain], 0) for c, gain, _ in looks if c.what not in tried]
 
-    def _looks(self, candidates: list[Change], until: float) -> list[_Look]:
+    def _look(self, candidates: list[Change], until: float) -> list[_Look]:
         looks: list[_Look] = []
         price = 2 * self._price
         for change in candidates:
@@ -105,37 +101,30 @@ class Trials:
             self._say(f"trying {change.what}")
             began = self._now()
             with contextlib.suppress(DiagnosisError):  # the loader cannot be changed so
-                before = self._base()
+                before = self._run_baseline()
                 between = self._now()
-                gain = self._once(change) / before
+                with contextlib.closing(self._make(change)) as loop:
+                    gain = self._timed(loop, change).rate / before
                 looks.append(_Look(change, gain, self._now() - between))
             price = max(price, self._now() - began)
         return looks
 
-    def _once(self, change: Change) -> float:
-        loop = self._make(change)
-        try:
-            return self._timed(loop, change).rate
-        finally:
-            loop.close()
+    def _run_baseline(self) -> float:
+        self.baseline_runs.append(self._timed(self._baseline, None))
+        return self.baseline_runs[-1].rate
 
-    def _base(self) -> float:
-        run = self._timed(self._baseline, None)
-        self.baseline_runs.append(run)
-        return run.rate
-
-    def _chosen(self, looks: list[_Look], seconds: float) -> list[Change]:
+    def _choose(self, looks: list[_Look], seconds: float) -> list[Change]:
         """Choose the most promising change of each kind, and of these as many as can be tested."""
-        best: dict[Cause, _Look] = {}
         doubt = 1 + 3 * max(_LEAST_NOISE, noise([run.rate for run in self.baseline_runs]))
-        for kind in {look.change.kind for look in looks}:
+        best: list[_Look] = []
+        for kind in dict.fromkeys(look.change.kind for look in looks):
             alike = [look for look in looks if look.change.kind is kind]
             most = max(look.gain for look in alike)
             # Several numbers of workers are no different within the noise: the fewest.
             alike = [look for look in alike if look.gain * doubt >= most]
-            best[kind] = min(alike, key=lambda look: (look.change.workers, -look.gain))
-        chosen = [look for look in best.values() if look.gain >= _PROMISING]
-        chosen = sorted(chosen, key=lambda look: -look.gain)[:_MOST_CHANGES]
+            best.append(min(alike, key=lambda look: (look.change.workers, -look.gain)))
+        chosen = sorted((look for look in best if look.gain >= _PROMISING),
+                        key=lambda look: -look.gain)[:_MOST_CHANGES]  # fmt: skip
         while len(chosen) > 1:
             a_round = self._price + sum(min(look.price, 2 * self._price) for look in chosen)
             if a_round * (_LEAST_ROUNDS + 1) <= seconds:
@@ -143,13 +132,12 @@ class Trials:
             chosen.pop()
         return [look.change for look in chosen]
 
-    def _in_turns(self, chosen: list[Change], until: float) -> dict[str, list[float]]:
+    def _run_in_turns(self, chosen: list[Change], until: float) -> dict[str, list[float]]:
         """Measure changes as multiples of the unchanged loop, in each round."""
         ratios: dict[str, list[float]] = {change.what: [] for change in chosen}
         with contextlib.ExitStack() as stack:
-            loops = [(change, self._make(change)) for change in chosen]
-            for _, loop in loops:
-                stack.callback(loop.close)
+            loops = [(change, stack.enter_context(contextlib.closing(self._make(change))))
+                     for change in chosen]  # fmt: skip
             lanes = [None, *loops]
             longest = 0.0
             for number in range(_MOST_ROUNDS if chosen else 0):
@@ -160,7 +148,7 @@ class Trials:
                 start, before, rates = number % len(lanes), 1.0, dict[str, float]()
                 for lane in lanes[start:] + lanes[:start]:
                     if lane is None:
-                        before = self._base()
+                        before = self._run_baseline()
                     else:
                         rates[lane[0].what] = self._timed(lane[1], lane[0]).rate
                 for what, rate in rates.items():
@@ -169,7 +157,7 @@ class Trials:
         return ratios
 
 
-def _trial(change: Change, ratios: list[float], family: int) -> Trial:
+def _make_trial(change: Change, ratios: list[float], family: int) -> Trial:
     return Trial(
         change.kind, change.what, change.code, Spread.of(ratios), len(ratios) if family else 0,
         change.note, chance(ratios, family) if family else 1.0,

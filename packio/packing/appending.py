@@ -123,16 +123,16 @@ def append(
     _refuse_swapped(out, source)
     source = sourcing.locate_source(source, out)
 
-    def grown(pack: opening.Pack) -> Growth:
-        reader = sourcing.source_of(source, source_kind)
-        listing = _listed(reader, source, out, options, fields, pack)
+    def compare_keys(pack: opening.Pack) -> Growth:
+        reader = sourcing.find_source(source, source_kind)
+        listing = _list_again(reader, source, out, options, fields, pack)
         roots = [name for name in _ROOTS if name in reader.options]
         return find_growth(pack, listing, _recipe(pack), roots)
 
     if compare or not out.is_dir():  # say so before a workshop is made beside it
-        with _opened(out) as pack:
+        with _open_pack(out) as pack:
             _check_sharded(pack)
-            growth = grown(pack)
+            growth = compare_keys(pack)
             changed = tuple(changed_keys(pack, growth, _recipe(pack)))
             return _report(pack, growth, adding.Added(0, 0, pack.digest, []), began, changed)
     journal.check_none_left(out, "appending")
@@ -140,19 +140,19 @@ def append(
     with (
         workshop.opened(out, suffix=indexfile.APPENDING_SUFFIX) as shop,
         locks.changing(out / indexfile.INDEX_NAME),
-        _opened(out) as pack,
+        _open_pack(out) as pack,
     ):
         _check_sharded(pack)
         if was_killed:
             adding.undo_killed(pack, shop.built)
-        growth = grown(pack)
+        growth = compare_keys(pack)
         added = adding.Added(0, 0, pack.digest, [])
         if growth.new.keys or growth.new_classes:
             plan = planning.make(
                 growth.new, pack.metadata["format"], _recipe(pack),
-                shard_size=shard_size or _largest(pack),
+                shard_size=shard_size or _largest_shard(pack),
             )  # fmt: skip
-            means = Means(workers=planning.workers(plan, num_workers), progress=progress)
+            means = Means(workers=planning.count_workers(plan, num_workers), progress=progress)
             run = Run(
                 plan, pack.index_file.path.parent, means, began, skip=on_error == "skip",
                 first=adding.first_number(pack),
@@ -161,7 +161,7 @@ def append(
             names = [run.name(number) for number in range(len(shards))]
             added = adding.add(pack, names, shards, growth, shop.built)
             added.warnings.extend(
-                _without(pack, [name for shard in shards for name in shard.fields])
+                _warn_of_lacking(pack, [name for shard in shards for name in shard.fields])
             )
         shop.keep = False
         return _report(pack, growth, added, began, None)
@@ -193,7 +193,7 @@ def _refuse_swapped(out: Path, source: Any) -> None:
         return
 
 
-def _without(pack: opening.Pack, there: Collection[str]) -> list[str]:
+def _warn_of_lacking(pack: opening.Pack, there: Collection[str]) -> list[str]:
     """Warn of fields of the pack that none of the new samples has."""
     return [
         f"the new samples have no {name}; to add it to them: packio add "
@@ -203,7 +203,7 @@ def _without(pack: opening.Pack, there: Collection[str]) -> list[str]:
     ]
 
 
-def _opened(out: Path) -> opening.Pack:
+def _open_pack(out: Path) -> opening.Pack:
     """Open the pack."""
     try:
         return opening.open(out)
@@ -234,7 +234,7 @@ def _recipe(pack: opening.Pack) -> Recipe:
     return recipe
 
 
-def _listed(
+def _list_again(
     reader: Source, source: Any, out: Path, options: Mapping[str, Any],
     fields: Mapping[str, Any] | None, pack: opening.Pack,
 ) -> Listing:  # fmt: skip
@@ -280,7 +280,7 @@ def _listed(
     return sameness.as_in_pack(listing, became, fields or ())
 
 
-def _largest(pack: opening.Pack) -> int:
+def _largest_shard(pack: opening.Pack) -> int:
     """Bytes of the images of the pack's largest shard."""
     lengths = pack.index_file.column("image/length").array()
     edges = np.cumsum([0, *(int(shard["samples"]) for shard in pack.metadata["shards"])])

@@ -144,7 +144,7 @@ def pack(
     source = sourcing.locate_source(source, out, quarantine, whole=engine != "local")
     if part is None:
         workshop.tidy(out, keep=resume)
-    format_name = sourcing.format_of(out, format)
+    format_name = sourcing.find_format(out, format)
     listing, recipe = sourcing.list_source(
         source, out, source_kind, format_name, classes_from, options, skip=skip, fields=fields,
         found=make_listing_callback(progress, began),
@@ -157,8 +157,8 @@ def pack(
     )
     plan = planning.make(listing, format_name, recipe, shards=shards, shard_size=shard_size)
     means = Means(
-        engine, planning.workers(plan, num_workers), threads, memory, max_errors, part, finish,
-        progress,
+        engine, planning.count_workers(plan, num_workers), threads, memory, max_errors, part,
+        finish, progress,
     )  # fmt: skip
     is_made = functools.partial(sameness.is_made_by, plan, skip)
     make = functools.partial(_make, plan, is_made, means, began, skip=skip)
@@ -201,7 +201,7 @@ def dry_run(
     out = absolute(out)
     if isinstance(source, os.PathLike) or (isinstance(source, str) and os.path.lexists(source)):
         source = Path(source)
-    format_name = sourcing.format_of(out, format)
+    format_name = sourcing.find_format(out, format)
     listing, recipe = sourcing.list_source(
         source, out, source_kind, format_name, classes_from, options, skip=True, fields=fields
     )

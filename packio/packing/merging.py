@@ -45,7 +45,7 @@ def merge(
         raise OptionError(f"{count}: expected at least two to merge")
     with ExitStack() as stack:
         packs = [stack.enter_context(opening.open_silently(source)) for source in sources]
-        classes = sourcing.class_names(options.pop("classes_from", None))
+        classes = sourcing.read_class_names(options.pop("classes_from", None))
         listing = renamed(_packs.listing(packs, classes), packs, options.get("fields"))
         prefixes = _prefixes(packs, prefix)
         listing = _packs.prefixed(listing, prefixes)
@@ -77,7 +77,7 @@ def convert(
     with opening.open_silently(source, index=index, **reading) as opened:  # the report tells
         if isinstance(options.get("split"), str):
             positions = opened.split(options.pop("split")).tolist()
-            classes = sourcing.class_names(options.pop("classes_from", None))
+            classes = sourcing.read_class_names(options.pop("classes_from", None))
             found = renamed(_packs.listing([opened], classes), [opened], options.get("fields"))
             return pack(found.take(positions), out, **options)
         return pack(opened, out, **options)

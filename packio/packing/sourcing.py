@@ -82,7 +82,7 @@ def locate_source(
     return absolute(source) if whole else source
 
 
-def source_of(source: Any, name: str | None = None) -> Source:
+def find_source(source: Any, name: str | None = None) -> Source:
     """Find the source that lists a path or an object, by its name or by asking each source."""
     if name is not None:
         named: Source = registry.load("sources", name)
@@ -112,7 +112,7 @@ def source_of(source: Any, name: str | None = None) -> Source:
     )
 
 
-def format_of(out: Path, name: str | None) -> str:
+def find_format(out: Path, name: str | None) -> str:
     """Name of the format of an output: the name given, or by the output's suffix."""
     if name is not None:
         registry.load("formats", name)
@@ -136,10 +136,10 @@ def list_source(
     """List a source, or take a listing; choose samples, and note the options in a recipe."""
     refuse_unused(options)
     if not isinstance(source, Listing):
-        reader = source_of(source, source_kind)
+        reader = find_source(source, source_kind)
         taken = _sorted_out(options, reader.name, {*reader.options, *FRAMES}, format_name)
         listing = listed(reader, source, Context(
-            class_names(classes_from), skip, scratch_folder(out), found, wanted_fields(fields),
+            read_class_names(classes_from), skip, scratch_folder(out), found, wanted_fields(fields),
             taken["source"],
         ))  # fmt: skip
     else:
@@ -204,7 +204,7 @@ def scratch_folder(out: Path) -> Path | None:
     return None if isinstance(out, urls.Url) else out.parent
 
 
-def class_names(given: str | os.PathLike[str] | Sequence[str] | None) -> list[str] | None:
+def read_class_names(given: str | os.PathLike[str] | Sequence[str] | None) -> list[str] | None:
     """Class names of a pack, a text file or a list."""
     if given is None:
         return None

@@ -108,7 +108,7 @@ def _preload(suffix: str) -> None:
         importlib.import_module(name)
     for name in registry.names("sources"):
         registry.load("sources", name)
-    sourcing.format_of(Path(f"x{suffix}"), None)
+    sourcing.find_format(Path(f"x{suffix}"), None)
 
 
 _LIBRARIES = {

@@ -17,7 +17,7 @@ from PIL import Image
 import packio
 from packio import registry
 from packio.errors import BadImagesError, OptionError, SourceError
-from packio.packing.sourcing import source_of
+from packio.packing.sourcing import find_source
 from packio.sources import Context, Listing, listed
 
 pa = pytest.importorskip("pyarrow")
@@ -183,7 +183,7 @@ def folder(root: pathlib.Path, files: dict[str, str]) -> pathlib.Path:
 
 
 def listing(path: pathlib.Path, **context: Any) -> Listing:
-    source = source_of(path)
+    source = find_source(path)
     assert source.name == "manifest"
     return listed(source, path, Context(**context))
 
@@ -238,7 +238,7 @@ def test_metadata_in_folders_of_splits_is_read_by_split(tmp_path: pathlib.Path) 
         "test/2.jpg": "", "test/metadata.csv": "file_name,text\n2.jpg,y\n",
     })  # fmt: skip
     with pytest.raises(SourceError, match="its folders are splits"):
-        listed(source_of(root), root, Context())
+        listed(find_source(root), root, Context())
     assert listing(root / "train").keys == [b"1.jpg"]
 
 
@@ -256,7 +256,7 @@ def test_a_csv_that_names_no_files_leaves_the_folder_as_it_is(
     tmp_path: pathlib.Path, text: str
 ) -> None:
     root = folder(tmp_path / "d", {"1.jpg": "", "metadata.csv": text})
-    assert source_of(root).name == "flat_folder"
+    assert find_source(root).name == "flat_folder"
 
 
 def boxed(**members: Any) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from PIL import Image
 import packio
 from packio import registry
 from packio.errors import BadImagesError, OptionError, SourceError
-from packio.packing.sourcing import source_of
+from packio.packing.sourcing import find_source
 from packio.sources import Context, Listing, listed
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def test_images_and_xml_files_meet_in_each_usual_layout(
     tmp_path: pathlib.Path, files: tuple[str, str]
 ) -> None:
     root = tree(tmp_path / "d", {files[0]: "", files[1]: xml(thing("cat", (1, 1, 20, 15)))})
-    assert source_of(root).name == "voc"
+    assert find_source(root).name == "voc"
     assert boxes(packed(root)[files[0]]) == [[0, 0, 20, 15]]
 
 
@@ -175,7 +175,7 @@ def test_folders_called_train_and_valid_are_splits(tmp_path: pathlib.Path) -> No
         "README.roboflow.txt": "",
     })  # fmt: skip
     found = listing(root)
-    assert source_of(root).name == "voc"
+    assert find_source(root).name == "voc"
     assert [found.split_names[i] for i in found.splits or ()] == ["train", "valid"]
 
 
@@ -323,7 +323,7 @@ def test_a_dataset_with_masks_is_of_pairs_and_each_says_how_to_get_the_other(
 ) -> None:
     root = voc(tmp_path, thing("cat", (1, 1, 2, 2)))
     tree(root, {"SegmentationClass/1.png": ""})
-    assert source_of(root).name == "pairs"
+    assert find_source(root).name == "pairs"
     masks = listed(registry.load("sources", "pairs"), root, Context())
     assert any("--source voc" in line for line in masks.warnings)
     assert any("--source pairs" in line for line in listing(root).warnings)
@@ -336,7 +336,7 @@ def test_several_years_are_packed_each_by_itself(tmp_path: pathlib.Path) -> None
     root = tmp_path / "VOCdevkit"
     for year in ("VOC2007", "VOC2012"):
         tree(root / year, {"JPEGImages/1.jpg": "", "Annotations/1.xml": xml()})
-    assert source_of(root).name == "voc"
+    assert find_source(root).name == "voc"
     with pytest.raises(SourceError, match=r"packio pack \S+VOC2007 VOC2007.lmdb; packio pack"):
         listing(root)
 
@@ -353,7 +353,7 @@ def test_folders_of_other_sources_stay_theirs(
     tmp_path: pathlib.Path, files: list[str], name: str
 ) -> None:
     root = tree(tmp_path / "d", {n: "<x/>" if "xml" in n else "" for n in files})
-    assert source_of(root).name == name
+    assert find_source(root).name == name
 
 
 def test_a_voc_pack_is_extracted(tmp_path: pathlib.Path) -> None:

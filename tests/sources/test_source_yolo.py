@@ -17,7 +17,7 @@ from PIL import Image
 import packio
 from packio import registry
 from packio.errors import BadImagesError, MissingPackageError, SourceError
-from packio.packing.sourcing import source_of
+from packio.packing.sourcing import find_source
 from packio.sources import Context, Listing, listed
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def test_a_folder_without_data_yaml_has_splits_by_its_folders(
 ) -> None:
     root = tree(tmp_path / "d", {n: "1 .5 .5 .1 .1" if "txt" in n else "" for n in files})
     found = listing(root)
-    assert source_of(root).name == "yolo"
+    assert find_source(root).name == "yolo"
     assert [found.split_names[i] for i in found.splits or ()] == ["train", "val"]
     assert found.classes == ["0", "1"]
     assert "called by numbers" in found.warnings[-1]
@@ -197,7 +197,7 @@ def test_what_labelimg_writes_is_read(tmp_path: pathlib.Path) -> None:
     root = tree(tmp_path / "d", {
         "classes.txt": "cat\ntraffic light\n", "1.jpg": "", "1.txt": "1 .5 .5 .5 .5\n", "2.jpg": "",
     })  # fmt: skip
-    assert source_of(root).name == "yolo"
+    assert find_source(root).name == "yolo"
     found = listing(root)
     assert (found.keys, found.classes) == ([b"1.jpg", b"2.jpg"], ["cat", "traffic light"])
 
@@ -321,12 +321,12 @@ def test_folders_of_other_sources_stay_theirs(
     tmp_path: pathlib.Path, files: list[str], name: str
 ) -> None:
     root = tree(tmp_path / "d", {n: "a cat" if "txt" in n else "" for n in files})
-    assert source_of(root).name == name
+    assert find_source(root).name == name
 
 
 def test_captions_in_a_folder_called_labels_are_no_boxes(tmp_path: pathlib.Path) -> None:
     root = tree(tmp_path / "d", {"images/1.jpg": "", "labels/1.txt": "3 cats on 2 mats"})
-    assert source_of(root).name != "yolo"
+    assert find_source(root).name != "yolo"
 
 
 def test_two_yaml_files_are_refused(tmp_path: pathlib.Path) -> None:

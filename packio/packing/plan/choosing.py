@@ -94,13 +94,13 @@ class Choice:
 
     def of(self, listing: Listing) -> Listing:
         """The listing of the chosen samples."""
-        chosen = self._first(self._distinct(self._matching(listing)))
+        chosen = self._first(self._deduplicate(self._match(listing)))
         if listing.keys and not chosen.keys:
             raise SourceError(
                 f"{listing.root or 'the source'}: none of {len(listing.keys)} samples is chosen by "
                 f"include={list(self.include)}, exclude={list(self.exclude)}"
             )
-        return _with_splits(chosen, self.split, self.seed) if self.split else chosen
+        return _split(chosen, self.split, self.seed) if self.split else chosen
 
     def of_new(self, listing: Listing, known: Collection[bytes]) -> Listing:
         """The samples that appending takes, of a listing that has grown.
@@ -111,25 +111,25 @@ class Choice:
         one more sample moves no other.
         """
         found = len(listing.keys)
-        listing = self._matching(listing)
+        listing = self._match(listing)
         if left := found - len(listing.keys):
-            listing = _warned(
+            listing = _with_warning(
                 listing, f"{left:,} samples of the source are left out: the pack was made with "
                 f"include={list(self.include)}, exclude={list(self.exclude)}",
             )  # fmt: skip
         old_first = sorted(range(len(listing.keys)), key=lambda i: listing.keys[i] not in known)
-        listing = self._distinct(listing.take(old_first))  # of equal samples the first stays
+        listing = self._deduplicate(listing.take(old_first))  # of equal samples the first stays
         new = [i for i, key in enumerate(listing.keys) if key not in known]
         there = len(listing.keys) - len(new)
         listing = self._first(listing.take(new), there)
         if left := len(new) - len(listing.keys):
-            listing = _warned(
+            listing = _with_warning(
                 listing, f"{left:,} new samples are left out: the pack was made with "
                 f"limit={self.limit}, and {there:,} samples of the source are in it",
             )  # fmt: skip
-        return self._with_drawn_splits(listing) if self.split else listing
+        return self._draw_splits(listing) if self.split else listing
 
-    def _distinct(self, listing: Listing) -> Listing:
+    def _deduplicate(self, listing: Listing) -> Listing:
         if self.dedupe is not None:
             listing = duplicates.deduplicated(listing, drop=self.dedupe != "report")
         return duplicates.without_near(listing) if self.dedupe == "near" else listing
@@ -140,18 +140,18 @@ class Choice:
             listing = listing.take(_order(listing.keys, self.shuffle))
         return listing if self.limit is None else _first(listing, max(self.limit - there, 0))
 
-    def _with_drawn_splits(self, listing: Listing) -> Listing:
+    def _draw_splits(self, listing: Listing) -> Listing:
         edges = np.cumsum([share for _, share in self.split])
-        drawn = [int.from_bytes(_drawn(key, self.seed), "big") / 2**64 for key in listing.keys]
+        drawn = [int.from_bytes(_hash_of(key, self.seed), "big") / 2**64 for key in listing.keys]
         splits = np.searchsorted(edges, drawn, "right").clip(max=len(edges) - 1).astype(np.uint8)
         names = [name for name, _ in self.split]
         return dataclasses.replace(listing, splits=splits, split_names=names)
 
-    def _matching(self, listing: Listing) -> Listing:
+    def _match(self, listing: Listing) -> Listing:
         """The samples that the patterns take, and the unreadable paths that may hold such ones."""
         if not (self.include or self.exclude):
             return listing
-        keep = [i for i, key in enumerate(listing.keys) if self._wanted(os.fsdecode(key))]
+        keep = [i for i, key in enumerate(listing.keys) if self._is_wanted(os.fsdecode(key))]
         left = [bad for bad in listing.unlisted if self._may_hold(os.fsdecode(bad[0]))]
         return dataclasses.replace(listing.take(keep), unlisted=left)
 
@@ -161,13 +161,13 @@ class Choice:
         ``cats/`` may hold samples of ``--include 'cats/*'``, but none after ``--exclude 'cats/*'``.
         """
         if not path.endswith("/"):
-            return self._wanted(path)
+            return self._is_wanted(path)
         if any(p.endswith("*") and fnmatch.fnmatchcase(path, p) for p in self.exclude):
             return False
         starts = [_WILDCARD.split(p, maxsplit=1)[0] for p in self.include]
         return not starts or any(s.startswith(path) or path.startswith(s) for s in starts)
 
-    def _wanted(self, key: str) -> bool:
+    def _is_wanted(self, key: str) -> bool:
         included = not self.include or any(fnmatch.fnmatchcase(key, p) for p in self.include)
         return included and not any(fnmatch.fnmatchcase(key, p) for p in self.exclude)
 
@@ -183,28 +183,28 @@ def _first(listing: Listing, limit: int) -> Listing:
         return listing
     if listing.unlisted:
         shown = ", ".join(ascii(os.fsdecode(key)) for key, _ in listing.unlisted[:_SHOWN])
-        listing = _warned(
+        listing = _with_warning(
             listing, "cannot be listed, and not missed, as "
             f"limit={limit} is reached: {len(listing.unlisted)}, as {shown}",
         )  # fmt: skip
     return dataclasses.replace(listing.take(range(limit)), unlisted=[])
 
 
-def _warned(listing: Listing, warning: str) -> Listing:
+def _with_warning(listing: Listing, warning: str) -> Listing:
     return dataclasses.replace(listing, warnings=[*listing.warnings, warning])
 
 
-def _drawn(key: bytes, seed: int) -> bytes:
+def _hash_of(key: bytes, seed: int) -> bytes:
     return hashlib.blake2b(
         key, digest_size=8, salt=seed.to_bytes(16, "little", signed=True)
     ).digest()
 
 
 def _order(keys: Sequence[bytes], seed: int) -> list[int]:
-    return sorted(range(len(keys)), key=lambda i: (_drawn(keys[i], seed), keys[i]))
+    return sorted(range(len(keys)), key=lambda i: (_hash_of(keys[i], seed), keys[i]))
 
 
-def _with_splits(listing: Listing, shares: Sequence[tuple[str, float]], seed: int) -> Listing:
+def _split(listing: Listing, shares: Sequence[tuple[str, float]], seed: int) -> Listing:
     """Give each sample a split, so that splits have the same shares of each class, rounded."""
     groups: dict[int, list[int]] = {}
     labels = listing.labels if isinstance(listing.labels, list) else None

@@ -131,16 +131,16 @@ def check_space(plan: Plan, out: Path, shards: Sequence[int]) -> None:
         )
 
 
-def workers(plan: Plan, wanted: int | None) -> int:
+def count_workers(plan: Plan, wanted: int | None) -> int:
     """Number of processes; 1 for a small pack, or a listing that cannot be sent to a process."""
-    if len(plan.shards) == 1 or not _portable(plan.listing):
+    if len(plan.shards) == 1 or not _pickles(plan.listing):
         return 1
     if wanted is None and plan.total_bytes < _WORTH_PROCESSES:
         return 1
     return wanted or processors.usable()
 
 
-def _portable(listing: Listing) -> bool:
+def _pickles(listing: Listing) -> bool:
     """Tell whether a listing pickles, and needs no class of this program's main module."""
     try:
         sent = pickle.dumps((listing.open, None if listing.rows is None else listing.rows[:1]))

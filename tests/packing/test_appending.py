@@ -419,3 +419,16 @@ def test_a_file_that_was_moved_is_a_new_sample(tmp_path: pathlib.Path) -> None:
     (tmp_path / "c.png").rename(tmp_path / "more/c.png")
     report = packio.append(out, _list(source, "a.png", "b.png", "more/c.png"))
     assert (report.added, report.known, report.deleted) == (1, 2, ("c.png",))
+
+
+def test_the_command_compares_without_appending(tmp_path: pathlib.Path) -> None:
+    out = tmp_path / "x.tar"
+    source = _list(tmp_path / "list.csv", "a.png", "b.png")
+    packio.pack(source, out, shards=2)
+    (tmp_path / "b.png").write_bytes(png(5, 4, 11))
+    _list(source, "a.png", "b.png", "c.png")
+    command = [sys.executable, "-m", "packio", "append", str(out), str(source), "--compare"]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert "nothing added; 2 are there, 1 differ; 2 images in all" in said
+    assert "1 differ in the source; the pack keeps what it has:\n  b.png" in said
+    assert len(packio.open(out)) == 2

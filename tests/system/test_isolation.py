@@ -40,7 +40,7 @@ def test_no_process_to_be_had_names_a_file(monkeypatch: pytest.MonkeyPatch) -> N
     def full(*_: object, **__: object) -> None:
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(subprocess, "run", full)
+    monkeypatch.setattr(subprocess, "Popen", full)
     with pytest.raises(BlockingIOError, match=r"unavailable: 'a\.h5'"):
         isolation.run("os:close", 9999, where="a.h5", seconds=60)
 

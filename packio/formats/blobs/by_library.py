@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from packio.formats import Reading
 from packio.sample.record import Place, Record
 from packio.system import isolation
-from packio.system.apart import FunctionApart
+from packio.system.isolation import IsolatedFunction
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,13 +64,13 @@ class Reader:
 class ReaderApart:
     """Read images through the library of their format, which may crash or hang over damage.
 
-    The library works in another process: see `packio.system.apart`. Otherwise as `Reader`.
+    The library works in another process: see `packio.system.isolation`. Otherwise as `Reader`.
     """
 
     def __init__(self, path: Path, reading: Reading, find: str) -> None:
         self._arguments = path, reading, find
         size = path.stat().st_size if path.exists() else 0
-        self._read = FunctionApart(
+        self._read = IsolatedFunction(
             f"{__name__}:_opened", os.path.abspath(path), dataclasses.asdict(reading), find,
             where=path, seconds=_OPENING + size * _OPENING_A_BYTE,
         )  # fmt: skip
@@ -85,7 +85,7 @@ class ReaderApart:
 
 def _opened(path: str, reading: dict[str, Any], find: str) -> Callable[[int], bytes]:
     """What reads the images of a container, in the process of the library."""
-    return Reader(Path(path), Reading(**reading), isolation.made(find)).get
+    return Reader(Path(path), Reading(**reading), isolation.find_function(find)).get
 
 
 class RowCache:

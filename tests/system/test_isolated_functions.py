@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from packio import errors
-from packio.system import apart
-from packio.system.apart import FunctionApart
+from packio.system import isolation
+from packio.system.isolation import IsolatedFunction
 
 # What the other process makes: a function that does by a number what a library may do.
 _MODULE = """
@@ -53,15 +53,15 @@ def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
-def _function(word: str = "ab") -> FunctionApart:
-    return FunctionApart("odd_library:made", word, where="a.h5", seconds=60)
+def _function(word: str = "ab") -> IsolatedFunction:
+    return IsolatedFunction("odd_library:made", word, where="a.h5", seconds=60)
 
 
-def _call(function: FunctionApart, number: int, seconds: float = 60) -> bytes:
+def _call(function: IsolatedFunction, number: int, seconds: float = 60) -> bytes:
     return function(number, f"sample {number}", seconds)
 
 
-def _pid(function: FunctionApart) -> int:
+def _pid(function: IsolatedFunction) -> int:
     return int(_call(function, -7))
 
 
@@ -195,7 +195,7 @@ def test_an_interrupt_while_a_function_goes_leaves_no_answer_behind(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(apart, "_read", interrupted)
+        patched.setattr(isolation, "_read", interrupted)
         with pytest.raises(KeyboardInterrupt):
             gone.__del__()
     assert _call(keep, 2) == b"abab"
@@ -204,8 +204,8 @@ def test_an_interrupt_while_a_function_goes_leaves_no_answer_behind(
 
 def test_the_process_does_not_outlive_its_parent() -> None:
     code = (
-        "from packio.system.apart import FunctionApart\n"
-        "function = FunctionApart('odd_library:made', 'x', where='x', seconds=60)\n"
+        "from packio.system.isolation import IsolatedFunction\n"
+        "function = IsolatedFunction('odd_library:made', 'x', where='x', seconds=60)\n"
         "print(function(-7, 'x', 60).decode(), flush=True)\n"
         "function(-2, 'x', 2)"  # which hangs for two seconds
     )
@@ -224,8 +224,8 @@ def test_the_process_does_not_outlive_its_parent() -> None:
 
 def test_nothing_is_left_at_the_end_of_a_program() -> None:
     code = (
-        "from packio.system.apart import FunctionApart\n"
-        "function = FunctionApart('odd_library:made', 'x', where='x', seconds=60)\n"
+        "from packio.system.isolation import IsolatedFunction\n"
+        "function = IsolatedFunction('odd_library:made', 'x', where='x', seconds=60)\n"
         "print(function(-7, 'x', 60).decode())"
     )
     done = subprocess.run(

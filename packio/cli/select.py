@@ -15,7 +15,7 @@ def run(
     pack: option.Pack,
     expression: Annotated[
         str | None,
-        typer.Argument(metavar="[SQL]", help="A condition, as \"width >= 512 AND label = 'cat'\"."),
+        typer.Argument(metavar="[SQL]", help="A condition, as \"width >= 512 AND class = 'cat'\"."),
     ] = None,
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="FILE", help="The selection, as cats.selection.")

@@ -209,7 +209,7 @@ class BatchedDataset(Seeded, DrawnDataset, torch.utils.data.Dataset[Any]):
         """Select the samples that match all conditions, in their order; nothing is copied.
 
         Args:
-            expression: A condition of SQL over the index, as ``"width >= 512 AND label = 'cat'"``;
+            expression: A condition of SQL over the index, as ``"width >= 512 AND class = 'cat'"``;
                 see ``docs/queries.md``. Needs ``pip install 'packio[query]'``.
             label: Name or index of a class, or several; a label vector is of each class whose entry
                 is above 0.

@@ -53,7 +53,7 @@ def select(
 
     Args:
         pack: An open pack, or the path of one; it may be a selection.
-        expression: A condition of SQL, as ``"width >= 512 AND label = 'cat'"``; see
+        expression: A condition of SQL, as ``"width >= 512 AND class = 'cat'"``; see
             ``docs/queries.md``. Needs ``pip install 'packio[query]'``.
         out: The selection to write, as ``cats.selection``.
         keys_of: A selection, of this pack or of another, as of the same one before it changed; take

@@ -111,19 +111,19 @@ def index_that_is_missing(here: pathlib.Path) -> str:
 
 def selection_named_as_a_pack(here: pathlib.Path) -> str:
     out = _pack(here)
-    packio.select(out, "label = 'cat'", out=here / "some of it.selection")
-    return _said(lambda: packio.select(out, "label = 'cat'", out=here / "some of it.tar"))
+    packio.select(out, "class = 'cat'", out=here / "some of it.selection")
+    return _said(lambda: packio.select(out, "class = 'cat'", out=here / "some of it.tar"))
 
 
 def selection_named_as_a_table(here: pathlib.Path) -> str:
     out = _pack(here)
-    packio.select(out, "label = 'cat'", out=here / "some of it.selection")
-    return _said(lambda: packio.select(out, "label = 'cat'", out=here / "some of it.parquet"))
+    packio.select(out, "class = 'cat'", out=here / "some of it.selection")
+    return _said(lambda: packio.select(out, "class = 'cat'", out=here / "some of it.parquet"))
 
 
 def selection_of_a_pack_that_changed(here: pathlib.Path) -> str:
     out = _pack(here)
-    packio.select(out, "label = 'cat'", out=here / "old ones.selection")
+    packio.select(out, "class = 'cat'", out=here / "old ones.selection")
     packio.pack(_photos(here / "photos", "cat", "dog", "owl"), out, overwrite=True)
     return _said(lambda: packio.open(here / "old ones.selection"))
 

@@ -139,15 +139,15 @@ def test_every_command_takes_a_selection(pack: pathlib.Path, tmp_path: pathlib.P
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    said = run("select", "p", "label = 'dog'", "-o", "dogs.selection")
+    said = run("select", "p", "class = 'dog'", "-o", "dogs.selection")
     assert said == f"dogs.selection: {len(WANTED)} of 40 samples of p\n"
     keys = [queried.samples()[i].key for i in WANTED]
     lines = run("ls", "dogs.selection", "--json").splitlines()
     assert [json.loads(line)["key"] for line in lines] == keys
     about = json.loads(run("info", "dogs.selection", "--json"))
     assert (about["samples"], about["selection"]["samples"]) == (len(WANTED), 40)
-    assert about["selection"]["expression"] == "label = 'dog'"
-    assert "40 of p: label = 'dog'" in run("info", "dogs.selection")
+    assert about["selection"]["expression"] == "class = 'dog'"
+    assert "40 of p: class = 'dog'" in run("info", "dogs.selection")
     assert "all as they were packed" in run("verify", "dogs.selection")
     for words in (
         ("pack", "dogs.selection", "x.lmdb"), ("convert", "dogs.selection", "x.tar"),
@@ -420,8 +420,8 @@ def test_small_groups_of_rows_make_the_same_index(
     pack: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sharded = packio.convert(pack, tmp_path / "x.tar", shards=4).out
-    monkeypatch.setattr("packio.packs.querying.gathering._MOST", 3)
-    monkeypatch.setattr("packio.packs.querying.gathering._SPAN", 5)
+    monkeypatch.setattr("packio.packs.querying.selections._MOST", 3)
+    monkeypatch.setattr("packio.packs.querying.selections._SPAN", 5)
     _check(_selected(sharded, tmp_path / "x.selection"), sharded)
 
 

@@ -254,7 +254,7 @@ def test_credentials_are_in_nothing_that_is_shown_or_kept(
             guarded, crop=packio.CenterCrop(16), local_copy=tmp_path / "copies", local_bytes=1 << 20
         )
         assert len(ds[0]) == 2
-        packio.select(guarded, "label = 'a'", out=tmp_path / "a.selection")
+        packio.select(guarded, "class = 'a'", out=tmp_path / "a.selection")
         packio.reindex(guarded, index=tmp_path / "again.packio")
         with packio.open(guarded, index=tmp_path / "again.packio") as again:
             shown = [repr(ds), repr(ds.pack), str(ds.pack.path), repr(ds.pack.path), repr(again)]
@@ -330,7 +330,7 @@ def served(web: WebServer, pack: pathlib.Path) -> str:
 
 
 def test_a_selection_that_was_made_here_opens(served: str, tmp_path: pathlib.Path) -> None:
-    packio.select(served, "label = 'a'", out=tmp_path / "a.selection")
+    packio.select(served, "class = 'a'", out=tmp_path / "a.selection")
     with packio.open(tmp_path / "a.selection") as chosen:
         assert [sample.key for sample in chosen] == ["a/0.jpg", "a/2.jpg"]
 
@@ -339,7 +339,7 @@ def test_a_selection_from_elsewhere_asks_no_url(
     served: str, web: WebServer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "a.selection"
-    packio.select(served, "label = 'a'", out=out)
+    packio.select(served, "class = 'a'", out=out)
     monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "of somebody else"))
     web.log.clear()
     with pytest.raises(NotAPackError, match=r"asks no URL.*packio select http"):
@@ -362,7 +362,7 @@ def test_no_kind_of_url_in_a_selection_is_asked(
     for path in pack.parent.glob(f"{pack.name}*"):
         shutil.copy(path, tmp_path)
     out = tmp_path / "a.selection"
-    packio.select(whole, "label = 'a'", out=out)
+    packio.select(whole, "class = 'a'", out=out)
     content = out.read_bytes()
     size = int.from_bytes(content[:8], "little")
     head = content[8 : 8 + size].rstrip().replace(

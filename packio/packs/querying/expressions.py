@@ -2,7 +2,8 @@
 
 DuckDB gets the columns that an expression names, and nothing else. It may not read files, attach
 databases or load extensions, and its settings are locked. What it evaluates is the condition of one
-SELECT that packio writes, which `packio.packs.querying.conditions` has looked at before.
+SELECT that packio writes: an expression that changes the rest of the statement it stands in, and a
+query within the expression, are refused before it runs.
 
 Source: DuckDB, "Securing DuckDB", https://duckdb.org/docs/stable/operations_manual/securing_duckdb
 """
@@ -10,14 +11,15 @@ Source: DuckDB, "Securing DuckDB", https://duckdb.org/docs/stable/operations_man
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
 from packio import registry
 from packio.errors import OptionError, PackioError
-from packio.packs.querying import conditions, metadata
+from packio.packs.querying import metadata
 from packio.packs.querying.columns import EXTRA, META, ArrowColumns, text_of
 from packio.packs.table import PackTable
 from packio.system import interrupts, processors
@@ -28,18 +30,28 @@ _LOCKED = {
     "autoinstall_known_extensions": "false", "allow_community_extensions": "false",
     "python_enable_replacements": "false", "lock_configuration": "true",
 }  # fmt: skip
+_STATEMENT = 'SELECT "index" FROM samples WHERE ({}\n)'
+_BARE = 'SELECT "index" FROM samples WHERE {}\n'
+_PLACES = ("query_location", "query_location_length")  # of a node in the text
 _NO_COLUMN = "Referenced column"  # of DuckDB's message
 _T = TypeVar("_T")
+# What json_type says → type of a column; JSON of all else. Numbers from 0 on are UBIGINT.
+_KINDS = {
+    "BOOLEAN": "BOOLEAN", "BIGINT": "BIGINT", "UBIGINT": "BIGINT", "DOUBLE": "DOUBLE",
+    "VARCHAR": "VARCHAR",
+}  # fmt: skip
+
+
+class NotAConditionError(ValueError):
+    """The expression is none; the message says why. No user sees this class."""
 
 
 def matching(pack: PackTable, expression: str) -> np.ndarray:
     """Find the samples of a pack that an expression is true of.
 
     Args:
-        pack: The pack.
-        expression: A condition of SQL as DuckDB has it, as ``width >= 512 AND label = 'cat'``.
-            `ArrowColumns` lists the columns; the samples' metadata are columns, too. ``label``
-            beside text is the name of the class, else the number.
+        expression: A condition of SQL as DuckDB has it, as ``width >= 512 AND class = 'cat'``.
+            `ArrowColumns` lists the columns; the samples' metadata are columns, too.
 
     Returns:
         Their positions, (n,) int64, ascending.
@@ -58,7 +70,7 @@ def matching(pack: PackTable, expression: str) -> np.ndarray:
                 return query.positions(expression)
             except duckdb.OutOfMemoryException as error:
                 raise MemoryError(f"{expression!r}: {str(error).splitlines()[0]}") from error
-            except (duckdb.Error, conditions.NotAConditionError) as error:
+            except (duckdb.Error, NotAConditionError) as error:
                 names = query.all_names()
                 raise _refused(expression, str(error), names, pack.classes) from error
 
@@ -74,28 +86,25 @@ class _Query:
         self._failed: list[PackioError] = []  # while columns were made; DuckDB wraps them
 
     def positions(self, expression: str) -> np.ndarray:
-        """See `matching`."""
-        parsed = conditions.parsed(self._connection, expression)
-        fixed = [self._known[n.lower()] for n in parsed.names if n.lower() in self._known]
-        free = [n for n in parsed.names if n.lower() not in self._known]
-        types = self._types(free) if free and META in self._columns.names else {}
-        _check_case(expression, types)
-        selected = [f'"{_quoted(name)}"' for name in dict.fromkeys(["index", *fixed])]
-        if "label" in fixed and "class" in self._known and not parsed.label_is_number:
-            selected.remove('"label"')
-            selected.append('"class" AS "label"')
-            fixed.append("class")
-        needed = list(dict.fromkeys(["index", *fixed, *([META] if types else [])]))
-        selected += [f'{value} AS "{_quoted(name)}"' for name, value in _extracted(types).items()]
-        read = "read"
+        names = _find_names(self._connection, expression)
+        fixed = [self._known[n.lower()] for n in names if n.lower() in self._known]
+        free = [n for n in names if n.lower() not in self._known]
+        types = self._find_types(expression, free) if META in self._columns.names else {}
+        read, needed = "read", list(dict.fromkeys(["index", *fixed]))
+        selected = [f'"{_quoted(name)}"' for name in needed]
         if types:
+            needed = list(dict.fromkeys([*needed, META]))
             paths = ", ".join(_pointer(name) for name, _ in types.values())
             read = f"(SELECT *, json_extract_string({META}, [{paths}]) AS _found FROM read)"  # noqa: S608 (quoted names)
-        inner = f"(SELECT {', '.join(selected)} FROM {read}) AS samples"  # noqa: S608 (quoted names)
-        with_inner = conditions.TEMPLATE.format(expression).replace(
-            "FROM samples", f"FROM {inner}", 1
-        )
-        found = self._over(needed, lambda cursor: cursor.execute(with_inner).fetchnumpy()["index"])
+        for number, (column, (name, kind)) in enumerate(types.items(), 1):
+            value = f"CAST(_found[{number}] AS {kind})"
+            if kind == metadata.JSON:  # text has quotes, so that 'null' is null
+                text = f"CAST(json_extract({META}, {_pointer(name)}) AS VARCHAR)"
+                value = f"NULLIF({text}, 'null')"
+            selected.append(f'{value} AS "{_quoted(column)}"')
+        inner = f"FROM (SELECT {', '.join(selected)} FROM {read}) AS samples"  # noqa: S608 (quoted names)
+        statement = _STATEMENT.format(expression).replace("FROM samples", inner, 1)
+        found = self._ask(needed, lambda cursor: cursor.execute(statement).fetchnumpy()["index"])
         positions: np.ndarray = np.sort(np.asarray(found, np.int64))
         return positions
 
@@ -105,10 +114,10 @@ class _Query:
         if META not in self._columns.names:
             return names
         query = f"SELECT DISTINCT unnest(json_keys({META})) FROM read ORDER BY 1 LIMIT 100"  # noqa: S608 (no text of the user's)
-        there = [name for (name,) in self._over([META], lambda c: c.execute(query).fetchall())]
+        there = [name for (name,) in self._ask([META], lambda c: c.execute(query).fetchall())]
         return names + [metadata.column_of(name, self._known, there) for name in there]
 
-    def _over(self, names: Sequence[str], ask: Callable[[Any], _T]) -> _T:
+    def _ask(self, names: Sequence[str], ask: Callable[[Any], _T]) -> _T:
         """Ask a cursor of DuckDB, whose table ``read`` has some columns, and return what it finds.
 
         Python writes and reads JSON that DuckDB refuses: half of a character that UTF-16 writes as
@@ -129,7 +138,7 @@ class _Query:
             if self._columns.reads_json or "Malformed JSON" not in str(error):
                 raise
         self._columns.reads_json = True
-        return self._over(names, ask)
+        return self._ask(names, ask)
 
     def _batches(self, names: Sequence[str]) -> Iterator[Any]:
         try:
@@ -138,82 +147,98 @@ class _Query:
             self._failed.append(error)
             raise
 
-    def _types(self, names: Sequence[str]) -> dict[str, tuple[str, str]]:
+    def _find_types(self, expression: str, names: Sequence[str]) -> dict[str, tuple[str, str]]:
         """Of the names that are columns of metadata: name in the metadata, and type."""
-        asked = [(column, name) for column in names for name in _unprefixed(column)]
+        asked: list[tuple[str, str]] = []  # column; name in the metadata that may be meant
+        for name in names:
+            asked.append((name, name))
+            while asked[-1][1].startswith(metadata.PREFIX):
+                asked.append((name, asked[-1][1].removeprefix(metadata.PREFIX)))
         self._find_kinds([name for _, name in asked])
         present = [name for _, name in asked if self._pack.meta_kinds[name]]
-        found: dict[str, tuple[str, str]] = {}
+        types: dict[str, tuple[str, str]] = {}
         for column, name in asked:
+            kinds = self._pack.meta_kinds[name]
+            if not kinds or column in types:
+                continue
             if column != metadata.column_of(name, self._known, present):
                 continue
-            kinds = self._pack.meta_kinds[name]
-            there = {_KINDS.get(kind, metadata.JSON) for kind in kinds}
-            if there and column not in found:
-                kind = metadata.type_of(there - {"NULL"})
-                has_large = kind == "BIGINT" and "UBIGINT" in kinds
-                found[column] = (name, "HUGEINT" if has_large else kind)
-        return found
+            for other in types:
+                if other.lower() == column.lower():
+                    raise OptionError(
+                        f"{expression!r}: {other!r} and {column!r} are two names in the metadata, "
+                        "and one in SQL; use meta->>'$.name' in place of them"
+                    )
+            kind = metadata.type_of({_KINDS.get(k, metadata.JSON) for k in kinds - {"NULL"}})
+            has_large = kind == "BIGINT" and "UBIGINT" in kinds
+            types[column] = name, "HUGEINT" if has_large else kind
+        return types
 
     def _find_kinds(self, names: Sequence[str]) -> None:
         """Look up the types of the values of some metadata that no query has asked for."""
-        new = [name for name in names if name not in self._pack.meta_kinds]
-        if not new:
+        if not (new := [name for name in names if name not in self._pack.meta_kinds]):
             return
         paths = ", ".join(map(_pointer, new))
-        sums = ", ".join(f"bit_or({_bit(f'_kinds[{i}]')})" for i in range(1, len(new) + 1))
-        query = f"SELECT {sums} FROM (SELECT json_type({META}, [{paths}]) AS _kinds FROM read)"  # noqa: S608 (quoted names)
-        (bits,) = self._over([META], lambda cursor: cursor.execute(query).fetchall())
-        for name, found in zip(new, bits, strict=True):
-            kinds = [kind for i, kind in enumerate(_KINDS) if (found or 0) >> i & 1]
-            self._pack.meta_kinds[name] = frozenset(kinds)
+        lists = ", ".join(f"list(DISTINCT _kinds[{i}])" for i in range(1, len(new) + 1))
+        query = f"SELECT {lists} FROM (SELECT json_type({META}, [{paths}]) AS _kinds FROM read)"  # noqa: S608 (quoted names)
+        (found,) = self._ask([META], lambda cursor: cursor.execute(query).fetchall())
+        for name, kinds in zip(new, found, strict=True):
+            self._pack.meta_kinds[name] = frozenset(kinds or ()) - {None}
 
 
-# What json_type says → type of a column. Numbers from 0 on are UBIGINT. The last: all others.
-_KINDS = {
-    "BOOLEAN": "BOOLEAN", "BIGINT": "BIGINT", "UBIGINT": "BIGINT", "DOUBLE": "DOUBLE",
-    "VARCHAR": "VARCHAR", "NULL": "NULL", "OBJECT": metadata.JSON,
-}  # fmt: skip
+def _find_names(connection: Any, expression: str) -> list[str]:
+    """Check that an expression is one condition, and find what stands where names of columns do."""
+    nodes = list(_nodes(_condition(connection, expression)))
+    if any(node.get("class") == "SUBQUERY" for node in nodes):
+        raise OptionError(
+            f"{expression!r}: a query within an expression is not taken; run it in DuckDB "
+            "over packio.export(…), and give its result to subset()"
+        )
+    if any(node.get("class") == "STAR" for node in nodes):
+        raise NotAConditionError("expected names of columns in place of *")
+    named = (node["column_names"] for node in nodes if node.get("class") == "COLUMN_REF")
+    return list(dict.fromkeys(part for parts in named for part in parts))
 
 
-def _bit(kind: str) -> str:
-    """A number with one bit set, which tells a kind, in SQL; null of no kind.
-
-    Gathering distinct lists of kinds takes half as long again as gathering bits.
-    """
-    *known, _ = _KINDS
-    cases = " ".join(f"WHEN '{name}' THEN {1 << i}" for i, name in enumerate(known))
-    return f"CASE {kind} {cases} ELSE CASE WHEN {kind} IS NOT NULL THEN {1 << len(known)} END END"
-
-
-def _extracted(types: dict[str, tuple[str, str]]) -> dict[str, str]:
-    """Column of metadata → how SQL makes it of ``_found`` and the metadata."""
-    found = {}
-    for number, (column, (name, kind)) in enumerate(types.items(), 1):
-        found[column] = f"CAST(_found[{number}] AS {kind})"
-        if kind == metadata.JSON:  # text has quotes, so that 'null' is null
-            text = f"CAST(json_extract({META}, {_pointer(name)}) AS VARCHAR)"
-            found[column] = f"NULLIF({text}, 'null')"
-    return found
+def _condition(connection: Any, expression: str) -> Any:
+    """The tree of the condition."""
+    only_one = NotAConditionError("expected one condition, as after WHERE")
+    if not expression.strip():
+        raise only_one
+    asked, bare, plain = (
+        _tree(connection, form.format(text))
+        for form, text in ((_STATEMENT, expression), (_BARE, expression), (_STATEMENT, "true"))
+    )
+    if asked["error"]:
+        raise NotAConditionError(asked["error_message"])
+    if bare["error"] or asked != bare:  # as "true) or (true"
+        raise only_one
+    condition, _ = (t["statements"][0]["node"].pop("where_clause", None) for t in (asked, plain))
+    if asked != plain:
+        raise only_one
+    return condition
 
 
-def _check_case(expression: str, names: Iterable[str]) -> None:
-    """Refuse two names that differ in case only, which SQL has as one."""
-    seen: dict[str, str] = {}
-    for name in names:
-        if (other := seen.setdefault(name.lower(), name)) != name:
-            raise OptionError(
-                f"{expression!r}: {other!r} and {name!r} are two names in the metadata, and one in "
-                "SQL; use meta->>'$.name' in place of them"
-            )
+def _tree(connection: Any, statement: str) -> Any:
+    """The tree of a statement, without the places of its nodes in the text."""
+    with connection.cursor() as cursor:
+        ((text,),) = cursor.execute("SELECT json_serialize_sql(?)", [statement]).fetchall()
+
+    def without_places(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {name: value for name, value in pairs if name not in _PLACES}
+
+    return json.loads(text, object_pairs_hook=without_places)
 
 
-def _unprefixed(column: str) -> list[str]:
-    """Names in the metadata that a column may have: its own, and those without a prefix."""
-    names = [column]
-    while names[-1].startswith(metadata.PREFIX):
-        names.append(names[-1].removeprefix(metadata.PREFIX))
-    return names
+def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    """All objects of a tree."""
+    if isinstance(tree, dict):
+        yield tree
+        tree = tree.values()
+    elif not isinstance(tree, list):
+        return
+    for inner in tree:
+        yield from _nodes(inner)
 
 
 def _pointer(name: str) -> str:
@@ -230,9 +255,8 @@ def _refused(
     expression: str, reason: str, names: Sequence[str], classes: Sequence[str]
 ) -> OptionError:
     """The error for an expression; its message has the columns there are."""
-    lines = [line.strip() for line in reason.splitlines() if line.strip()]
-    first = lines[0] if lines else "no reason"
-    unknown = _between_quotes(first)
+    first = next((line.strip() for line in reason.splitlines() if line.strip()), "no reason")
+    unknown = first.split('"')[1] if first.count('"') > 1 else ""
     near = difflib.get_close_matches(unknown, names, 1)
     hint = f"; did you mean {near[0]}?" if near else ""
     if _NO_COLUMN in first:
@@ -240,8 +264,6 @@ def _refused(
         if unknown in classes:
             text = unknown.replace("'", "''")
             hint = f"; text needs single quotes: '{text}'"
+    elif "Could not convert" in first and any(f"'{name}'" in first for name in classes):
+        hint = "; label is a number, the name is class"
     return OptionError(f"{expression!r}: {first}{hint}; columns: {', '.join(names)}")
-
-
-def _between_quotes(text: str) -> str:
-    return text.split('"')[1] if text.count('"') > 1 else ""

@@ -20,9 +20,6 @@ def positions(
     r"""Positions of some keys, (n,) int64, in their order.
 
     Args:
-        index: Of the pack.
-        wanted: The keys.
-        where: What a message names.
         shown: Whether keys may be as Arrow's text has them: bytes that are not UTF-8 as ``\xNN``.
     """
     places: dict[bytes, int] = {}
@@ -36,8 +33,10 @@ def positions(
         asked = set(wanted)
         places = {key: row for row, key in enumerate(index.every_key()) if key in asked}
     missing = [key for key in wanted if key not in places]
-    if shown and missing:
-        places |= _meant(index, missing)
+    if shown and (asked := {key for key in missing if b"\\x" in key}):
+        for row, key in enumerate(index.every_key()):
+            if not key.isascii() and (text := shown_as(key)) in asked:
+                places.setdefault(text, row)
         missing = [key for key in missing if key not in places]
     if missing:
         first_ones = ", ".join(repr(os.fsdecode(key)) for key in missing[:_SHOWN])
@@ -47,26 +46,13 @@ def positions(
     return np.array([places[key] for key in wanted], np.int64)
 
 
-def _meant(index: Index, missing: Sequence[bytes]) -> dict[bytes, int]:
-    r"""Positions of keys that are not UTF-8 by their text, in which their bytes are ``\xNN``."""
-    asked = {key for key in missing if b"\\x" in key}
-    found: dict[bytes, int] = {}
-    for row, key in enumerate(index.every_key() if asked else ()):
-        if not key.isascii() and (text := shown_as(key)) in asked:
-            found.setdefault(text, row)
-    return found
-
-
 def shown_as(key: bytes) -> bytes:
     r"""A key as Arrow's text has it: bytes that are not UTF-8 as ``\xNN``."""
     return key.decode("utf-8", "backslashreplace").encode()
 
 
 def check(index: Index, places: np.ndarray, expected: Sequence[bytes], where: object) -> None:
-    r"""Compare the keys at some positions with those that a table has.
-
-    An expected key may be as Arrow's text has it: bytes that are not UTF-8 as ``\xNN``.
-    """
+    """Compare the keys at some positions with those that a table has, which may be `shown_as`."""
     for place, key in zip(places.tolist(), expected, strict=True):
         own = index.key(place)
         if own != key and shown_as(own) != key:

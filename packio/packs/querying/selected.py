@@ -19,7 +19,7 @@ import numpy as np
 from packio import __version__
 from packio.errors import IntegrityError, KeyNotFoundError, NotAPackError, OptionError
 from packio.index import columns as made
-from packio.index import indexfile
+from packio.index import indexfile, pieces
 from packio.index.columns import OF_FILES, RAGGED
 from packio.index.indexfile import INDEX_SUFFIX, Index
 from packio.index.pieces import Content
@@ -27,7 +27,6 @@ from packio.index.raw_blocks import COLUMN as RAW_BLOCKS
 from packio.packs import caches, locating
 from packio.packs.files import index_of_pack
 from packio.packs.querying import keys, selections
-from packio.packs.querying.gathering import Gathered
 from packio.packs.querying.selections import MARK, SOURCE_COLUMN, Selection
 from packio.storage.urls import Url
 from packio.system import cache
@@ -37,9 +36,7 @@ _OF_THE_WHOLE = ("plan", "merged", "statistics", "columns", "remarks", "left_out
 _SHOWN = 12  # digits of a digest
 
 
-def located(
-    path: Path, pack: Path | None = None, *, by_key: bool = False
-) -> tuple[Path, Path]:  # fmt: skip
+def located(path: Path, pack: Path | None = None, *, by_key: bool = False) -> tuple[Path, Path]:
     """The index of a selection, and the folder that the paths in the index are relative to."""
     selection = selections.read(path)
     whole = pack or selection.pack_path()
@@ -91,7 +88,7 @@ def _write(
         positions = _by_key(selection, index, whole)
     else:
         positions = selection.positions()
-        _check_keys(selection, Gathered(index, positions), whole)
+        _check_keys(selection, index, positions, whole)
     said = {
         "pack": name, "digest": index.digest, "samples": len(index),
         "expression": selection.expression,
@@ -114,12 +111,13 @@ def _by_key(selection: Selection, index: Index, whole: Path) -> np.ndarray:
     return found
 
 
-def _check_keys(selection: Selection, gathered: Gathered, whole: Path) -> None:
+def _check_keys(selection: Selection, index: Index, positions: np.ndarray, whole: Path) -> None:
     """Compare the keys of a selection with those of the pack."""
     data, ends = selection.keys()
     for expected, column in (
-        (ends, gathered.offsets("key_offsets")), (data, gathered.data("key_data"))
-    ):  # fmt: skip
+        (ends, selections.gather_offsets(index, "key_offsets", positions)),
+        (data, selections.gather_values(index, "key_data", positions)),
+    ):
         first = 0
         for piece in column:
             if not np.array_equal(expected[first : first + len(piece)], piece):
@@ -136,7 +134,6 @@ def _check_keys(selection: Selection, gathered: Gathered, whole: Path) -> None:
 
 def _columns(index: Index, positions: np.ndarray) -> dict[str, Content]:
     """The columns of some samples."""
-    gathered = Gathered(index, positions)
     result: dict[str, Content] = {}
     ragged = set(RAGGED.values())
     for name in index.column_names:
@@ -144,14 +141,14 @@ def _columns(index: Index, positions: np.ndarray) -> dict[str, Content]:
         if name in OF_FILES:
             result[name] = column.array()
         elif name in RAGGED:
-            result[name] = gathered.offsets(name)
+            result[name] = selections.gather_offsets(index, name, positions)
         elif name in ragged or part == "boxes":
-            result[name] = gathered.data(name)
+            result[name] = selections.gather_values(index, name, positions)
         elif name in ("key_order", RAW_BLOCKS, SOURCE_COLUMN):
             continue
         elif column.shape[0] == len(index):
-            result[name] = gathered.column(name)
-    data, starts = (gathered.data("key_data").array(), gathered.offsets("key_offsets").array())
+            result[name] = selections.gather(index, name, positions)
+    data, starts = (pieces.of(result[n]).array() for n in ("key_data", "key_offsets"))
     ordered, all_differ = made.of_joined_keys(data, starts)
     if not all_differ:
         raise IntegrityError(f"{index.path}: has a key twice; make it anew: packio reindex")

@@ -12,7 +12,7 @@ this format: 1), ``pack`` (path of the pack, relative to the folder of the selec
 without credentials),
 ``digest`` (of the pack's index, `Index.digest`), ``samples`` (of the whole pack), ``expression``
 (what was selected, if it was an expression; of a selection of a selection both, as "width > 9; then
-label = 'cat'") and ``versions``.
+class = 'cat'") and ``versions``.
 
 To open a selection, packio takes the rows of its samples out of the pack's index, once, into an
 index in the user's cache; see `packio.packs.querying.selected`.
@@ -27,6 +27,7 @@ import json
 import os
 import shlex
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,9 @@ from packio.errors import (
 )
 from packio.index import indexfile, layout
 from packio.index.column import Column
+from packio.index.columns import RAGGED
 from packio.index.indexfile import Index
-from packio.packs.querying import gathering
+from packio.index.pieces import Pieces
 from packio.storage import urls
 from packio.storage.urls import Url
 from packio.system import cache, files
@@ -55,28 +57,20 @@ SOURCE_COLUMN = "selected_positions"  # of the index that is made of a selection
 _COLUMNS = {"positions": "<i8", "key_offsets": "<i8", "key_data": "u1"}
 _START = b'{"__metadata__":{"packio":"'  # of the header of what packio writes
 _LONGEST_HEADER = 1 << 20  # bytes
+_MOST = 1 << 17  # rows of a piece that is gathered
+_SPAN = 1 << 18  # rows of the index that the rows of a piece are among
 
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """A selection, read.
-
-    Attributes:
-        path: Of the file.
-        pack: Path of the pack as the file has it: relative to the folder of the file; or a URL.
-        index_digest: Digest of the pack's index.
-        samples: Of the whole pack.
-        expression: What was selected; None: not by an expression.
-        digest: Hexadecimal SHA-256 that identifies the selection.
-        columns: Positions and keys.
-    """
+    """A selection, read."""
 
     path: Path
-    pack: str
+    pack: str  # its path as the file has it: relative to the folder of the file; or its URL
     index_digest: str
-    samples: int
+    samples: int  # of the whole pack
     expression: str | None
-    digest: str
+    digest: str  # hexadecimal SHA-256 that identifies the selection
     columns: dict[str, Column]
 
     def __len__(self) -> int:
@@ -191,18 +185,12 @@ def write(
     out: Path, index: Index, pack: Path, positions: np.ndarray, *, expression: str | None = None,
     overwrite: bool = False,
 ) -> str:  # fmt: skip
-    """Write a selection, all of it or nothing.
+    """Write a selection, all of it or nothing; return its digest.
 
     Args:
-        out: The file to make; absolute.
+        out: Absolute, as is the path of the pack.
         index: Of the pack; it may be one made of another selection, with another pack behind it.
-        pack: Path of the pack, absolute; or its URL.
         positions: Of the samples, ascending, each once.
-        expression: What was selected.
-        overwrite: Replace a selection.
-
-    Returns:
-        The digest of the selection.
     """
     files.check_folder_of(out)
     if os.path.lexists(out) and not is_selection(out):
@@ -210,8 +198,10 @@ def write(
     if os.path.lexists(out) and not overwrite:
         raise OutputExistsError(f"{out}: exists; choose another name, or say overwrite=True")
     digest, samples = index.digest, len(index)
-    keys = gathering.Gathered(index, positions)
-    columns = {"key_data": keys.data("key_data"), "key_offsets": keys.offsets("key_offsets")}
+    columns = {
+        "key_data": gather_values(index, "key_data", positions),
+        "key_offsets": gather_offsets(index, "key_offsets", positions),
+    }
     if MARK in index.metadata:
         if SOURCE_COLUMN not in index:
             raise IntegrityError(f"{index.path}: no column {SOURCE_COLUMN}; open the pack anew")
@@ -261,3 +251,66 @@ def _relative(pack: Path, out: Path) -> str:
     if found == ".":
         raise OptionError(f"{out}: lies within the pack {pack}; choose another place")
     return found
+
+
+def gather(index: Index, name: str, rows: np.ndarray) -> Pieces:
+    """Some rows of a column, piece by piece; they ascend, and none is there twice."""
+    column = index.column(name)
+    return Pieces(
+        column.dtype, (len(rows), *column.shape[1:]), lambda: map(column.take, _groups(rows))
+    )
+
+
+def gather_offsets(index: Index, name: str, rows: np.ndarray) -> Pieces:
+    """The n+1 offsets of what `gather_values` gathers."""
+
+    def made() -> Iterator[np.ndarray]:
+        end = 0
+        yield np.zeros(1, np.int64)
+        for _, lengths in _lengths(index, name, rows):
+            ends = np.cumsum(lengths) + end
+            end = int(ends[-1])
+            yield ends
+
+    return Pieces(np.dtype(np.int64), (len(rows) + 1,), made)
+
+
+def gather_values(index: Index, name: str, rows: np.ndarray) -> Pieces:
+    """The values of some rows, of different lengths, end to end, as ``key_data``."""
+    top = name.partition("/")[0]  # boxes/labels lie as boxes do
+    offsets = next(key for key, value in RAGGED.items() if value == top)
+    column = index.column(name)
+
+    def made() -> Iterator[np.ndarray]:
+        for starts, lengths in _lengths(index, offsets, rows):
+            if not (total := int(lengths.sum())):
+                continue
+            first, last = int(starts[0]), int(starts[-1] + lengths[-1])
+            ends = np.cumsum(lengths)
+            places = np.repeat(starts - first - ends + lengths, lengths) + np.arange(total)
+            yield column.span(first, last)[places]
+
+    count = sum(int(lengths.sum()) for _, lengths in _lengths(index, offsets, rows))
+    return Pieces(column.dtype, (count, *column.shape[1:]), made)
+
+
+def _groups(rows: np.ndarray) -> Iterator[np.ndarray]:
+    """The rows, in groups that lie close together."""
+    start = 0
+    while start < len(rows):
+        near = int(np.searchsorted(rows, rows[start] + _SPAN))
+        stop = min(start + _MOST, near)
+        yield rows[start:stop]
+        start = stop
+
+
+def _lengths(index: Index, name: str, rows: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Where the values of each group of rows begin, and how long they are."""
+    for group in _groups(rows):
+        first = int(group[0])
+        ends = index.column(name).span(first, int(group[-1]) + 2)
+        if (ends[1:] < ends[:-1]).any():
+            raise IntegrityError(
+                f"{index.path}: column {name} does not ascend; restore the index or pack again"
+            )
+        yield ends[group - first], ends[group - first + 1] - ends[group - first]

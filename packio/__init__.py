@@ -68,7 +68,7 @@ _PUBLIC = {
     "select": "datasets.selecting",
     "verify": "inspecting.verifying",
     "watch": "measuring.watching",
-    "warm": "packs.residency",
+    "warm": "packs.page_cache",
 }
 
 __all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604 (names of the table above, all strings)
@@ -125,7 +125,7 @@ if TYPE_CHECKING:
     from packio.packing.report import PackReport as PackReport
     from packio.packs.opening import Pack as Pack
     from packio.packs.opening import open as open  # noqa: A004 (packio.open is the public name)
-    from packio.packs.residency import warm as warm
+    from packio.packs.page_cache import warm as warm
     from packio.sample.packed import Sample as Sample
 
 

@@ -12,7 +12,7 @@ from packio.cli._output import escaped, print_json, say, warn
 from packio.cli._progress import bytes_bar
 
 if TYPE_CHECKING:
-    from packio.packs.residency import WarmReport
+    from packio.packs.page_cache import WarmReport
 
 
 def run(
@@ -32,7 +32,7 @@ def run(
 
     Example: packio warm train.lmdb --dry-run
     """
-    from packio.packs.residency import warm
+    from packio.packs.page_cache import warm
 
     with bytes_bar(quiet=quiet or check) as progress:
         report = warm(pack, check=check, progress=progress)

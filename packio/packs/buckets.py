@@ -11,8 +11,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from packio import registry
 from packio.errors import IntegrityError, NotAPackError, OptionError, ReadError
@@ -30,23 +30,17 @@ _TAG = re.compile(r'ETag ("[^"]*")', re.IGNORECASE)  # as packio.storage.urls.ve
 _ASKING = 16  # requests at a time
 _FEW = 8  # objects that are asked for one by one; of more, the folder is listed
 _HEAD = 512  # bytes of an object that tell its format
+_T = TypeVar("_T")
 
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """A container at URLs.
-
-    Attributes:
-        format: Name of its format.
-        root: URL that all names are relative to.
-        facts: Name of each object, in the order of the samples → its size and version.
-        is_folder: Whether all objects of the format in the folder ``root`` are meant.
-    """
+    """A container at URLs."""
 
     format: str
-    root: Url
-    facts: Mapping[str, Facts]
-    is_folder: bool
+    root: Url  # that all names are relative to
+    facts: Mapping[str, Facts]  # of each object, by its name, in the order of the samples
+    is_folder: bool  # whether all objects of the format in the folder are meant
 
 
 def find(url: Url) -> Bucket:
@@ -121,12 +115,9 @@ def tags(index: Index) -> dict[str, str]:
 def _versions(root: Url, names: Sequence[str]) -> dict[str, str]:
     """Versions of those objects that are there."""
     with urls.errors_as(ReadError, root):
-        listed: dict[str, dict[str, Any] | None] = dict(_listed(root, names))
-        rest = [name for name in names if not urls.version(listed.get(name) or {})]
-        with ThreadPool(_ASKING, "packio-objects") as pool:
-            each = pool.map(lambda name: urls.info(urls.child(root, name)), rest)
-            listed |= zip(rest, each, strict=True)
-    return {name: urls.version(entry) for name in names if (entry := listed[name]) is not None}
+        listed = {n: entry for n, entry in _listed(root, names).items() if urls.version(entry)}
+        found = _ask(root, names, urls.info, listed)
+    return {name: urls.version(entry) for name, entry in found.items() if entry is not None}
 
 
 def _all_facts(root: Url, names: Sequence[str]) -> dict[str, Facts]:
@@ -138,12 +129,18 @@ def _all_facts(root: Url, names: Sequence[str]) -> dict[str, Facts]:
         for name, entry in listed.items()
         if isinstance(entry.get("size"), int) and urls.version(entry)
     }
+    return _ask(root, names, objects.facts, known)
+
+
+def _ask(
+    root: Url, names: Sequence[str], ask: Callable[[Url], _T], known: Mapping[str, _T]
+) -> dict[str, _T]:
+    """Ask for each object of which nothing is known, several at a time."""
     rest = [name for name in names if name not in known]
     with ThreadPool(_ASKING, "packio-objects") as pool:
-        known |= zip(
-            rest, pool.map(lambda n: objects.facts(urls.child(root, n)), rest), strict=True
-        )
-    return {name: known[name] for name in names}
+        each = pool.map(lambda name: ask(urls.child(root, name)), rest)
+        found = dict(known) | dict(zip(rest, each, strict=True))
+    return {name: found[name] for name in names}
 
 
 def _listed(root: Url, names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -187,13 +184,8 @@ def _in_folder(url: Url) -> Bucket:
         raise NotAPackError(
             f"{url}: {what}; name several objects by braces: {url}/{{000..127}}.tar"
         )
-    if len(found) > 1:
-        shown = ", ".join(f"{names[0]} ({form})" for form, names in sorted(found.items()))
-        raise OptionError(
-            f"{url}: holds containers of several formats: {shown}; name one, or several by braces: "
-            f"{url}/{{000..127}}.tar"
-        )
-    ((form, names),) = found.items()
+    advice = f"name one, or several by braces: {url}/{{000..127}}.tar"
+    form, names = recognising.of_one_format(found, str(url), advice)
     known: Format = registry.load("formats", form)
     there = set(names)
     names = [name for name in names if not is_added_shard(name, there)]

@@ -20,7 +20,7 @@ from packio.index import indexfile
 from packio.storage.disk import SUFFIX as SAMPLES
 from packio.system import cache, locks
 
-# Folder of the cache → what lies there. Files in the cache itself have no folder.
+# Folder of the cache → what lies there.
 _KINDS = {
     "remote": "indexes of packs at URLs",
     "near": "indexes of packs on network file systems",
@@ -29,7 +29,6 @@ _KINDS = {
     "folders": "listings of image folders",
     "seen": "images that were checked",
     "uploads": "unfinished uploads",
-    "": "settings",
 }
 _KEPT = frozenset({"uploads"})
 
@@ -61,29 +60,17 @@ def _is_own(place: Path) -> bool:
 
 
 class Cached(NamedTuple):
-    """One thing that is kept.
-
-    Attributes:
-        path: File or folder.
-        what: What it is, in words.
-        bytes: That it takes on the disk.
-        used: When it was last changed, seconds since 1970.
-        clears: Whether `clear` removes it.
-    """
+    """A file or folder that is kept."""
 
     path: Path
-    what: str
-    bytes: int
-    used: float
-    clears: bool
+    what: str  # it is, in words
+    bytes: int  # that it takes on the disk
+    used: float  # when it was last changed, seconds since 1970
+    clears: bool  # whether `clear` removes it
 
 
 def found(copies: Sequence[str | os.PathLike[str]] = ()) -> list[Cached]:
-    """List what packio keeps: in the user's cache, or in folders of copies.
-
-    Args:
-        copies: Folders that datasets were given as ``local_copy=``, instead of the user's cache.
-    """
+    """List what packio keeps in the user's cache, or in folders given as ``local_copy=``."""
     if not copies:
         return [*_in_cache()]
     listed: list[Cached] = []
@@ -114,12 +101,12 @@ def _in_cache() -> Iterator[Cached]:
     top = cache.folder()
     if not top.is_dir() or top.is_symlink():
         return
-    plain = [path for path in top.iterdir() if path.is_file()]
+    for path in top.iterdir():
+        if path.is_file():
+            yield Cached(path, "settings", *_size(path), clears=True)
     for name, what in _KINDS.items():
-        paths = plain if not name else [top / name]
-        for path in paths:
-            if path.exists() and (not name or any(path.iterdir())):
-                yield Cached(path, what, *_size(path), name not in _KEPT)
+        if (path := top / name).is_dir() and any(path.iterdir()):
+            yield Cached(path, what, *_size(path), name not in _KEPT)
 
 
 def _in_copies(home: Path) -> Iterator[Cached]:
@@ -127,17 +114,13 @@ def _in_copies(home: Path) -> Iterator[Cached]:
         return
     for path in sorted(home.iterdir()):
         if path.name.endswith(SAMPLES):
-            told = path.with_suffix(f"{SAMPLES}.json")
-            yield Cached(path, f"samples of {_pack(told)}", *_size(path), clears=True)
+            pack = "an unknown pack"
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                pack = json.loads(path.with_suffix(f"{SAMPLES}.json").read_text())["pack"]
+            yield Cached(path, f"samples of {pack}", *_size(path), clears=True)
         elif path.is_dir():
             what = "unfinished copy of a pack" if path.suffix == ".part" else "copy of a pack"
             yield Cached(path, what, *_size(path), clears=True)
-
-
-def _pack(told: Path) -> str:
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return str(json.loads(told.read_text())["pack"])
-    return "an unknown pack"
 
 
 def _size(path: Path) -> tuple[int, float]:

@@ -106,23 +106,7 @@ class Storage(Protocol):
 
 
 class Collected:
-    """Collects the samples of a container: reads each, takes its header and its checksum.
-
-    Args:
-        root: Folder that the names are relative to.
-        names: Names of all files of all shards, sorted.
-        form: The container's format.
-        label_offset: Added to labels that are ints.
-        seek_points: Find where the decoding of a JPEG may begin.
-        storage: Reads the files, if they are not in the folder.
-        only_labelled: Leave out samples without a label, as others have one.
-
-    Attributes:
-        left_out: Records that are no good sample.
-        least_label: The smallest label that is an int, as it was found.
-        by_library: Whether some samples are no byte ranges; then the column ``offset`` has the
-            record numbers of all, for the format's Reader.
-    """
+    """Collects the samples of a container: reads each, takes its header and its checksum."""
 
     def __init__(
         self, root: Path, names: Sequence[str], form: Format, label_offset: int,
@@ -140,7 +124,9 @@ class Collected:
         self._ints = array("q")  # labels as found, until one is no int
         self._scalars: Distinct | None = None  # from then on: labels that are no vectors
         self.left_out = LeftOut()
-        self.least_label: int | None = None
+        self.least_label: int | None = None  # the smallest label that is an int, as it was found
+        # Whether some samples are no byte ranges; then the column ``offset`` has the record numbers
+        # of all, for the format's Reader.
         self.by_library = False
 
     def __len__(self) -> int:

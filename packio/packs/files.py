@@ -17,11 +17,7 @@ from packio.storage.urls import Url
 
 
 def index_of_pack(path: Path, root: Path) -> Index:
-    """Open the index of a pack: a copy near by, if it is far away, or block by block.
-
-    Args:
-        path, root: As `packio.packs.locating.located` returns them.
-    """
+    """Open the index of a pack: a copy near by, if it is far away, or block by block."""
     if isinstance(root, Url):
         return remote.opened(path)
     return Index(path, filesystems.nearby(path))
@@ -30,14 +26,7 @@ def index_of_pack(path: Path, root: Path) -> Index:
 def of_pack(
     index: Index, container: Format, root: Path, pack: Path
 ) -> LocalFiles | FolderFiles | RemoteFiles:
-    """Return the object that reads byte ranges of a pack's files.
-
-    Args:
-        index: Of the pack.
-        container: Its format.
-        root: What the paths in the index are relative to.
-        pack: The pack, an absolute path.
-    """
+    """Return the object that reads byte ranges of a pack's files."""
     if container.caps.whole_files:
         return FolderFiles(root, index.key)
     files = index.files()
@@ -54,12 +43,7 @@ def of_pack(
 
 
 def refuse_changed(index: Index, pack: object) -> None:
-    """Say so if what an index describes is gone because the pack has another index by now.
-
-    Args:
-        index: As it was when the pack was opened.
-        pack: The pack, for the message.
-    """
+    """Say so if what an index describes is gone because the pack has another index by now."""
     try:
         is_same = Index(index.path).digest == index.digest
     except PackioError:  # gone, damaged, or at a URL

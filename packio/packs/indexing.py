@@ -26,9 +26,11 @@ from packio.errors import (
     UnfinishedPackError,
 )
 from packio.formats import Format, Reading, _unread
+from packio.images import native
+from packio.index import columns as made
 from packio.index import indexfile
-from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, Index
-from packio.packs import caches, restoring, seeking
+from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, PROGRESSIVE, SEEKABLE, Index
+from packio.packs import caches, restoring
 from packio.packs.collecting import Collected, remarks_of
 from packio.packs.querying import selections
 from packio.packs.recognising import Container, added_later, files_of, find
@@ -75,7 +77,7 @@ def reindex(path: Path, place: Path | None, reading: Reading, *, seek_points: bo
         is_restored = _made_anew(path, container, reading, index, seek_points=seek_points)
     if is_restored:
         with locks.changing(index):  # which is another file by now
-            seeking.change(path, index, wanted=seek_points)
+            _change_seek_points(path, index, wanted=seek_points)
     return index
 
 
@@ -121,13 +123,7 @@ def make(
     """
     if not registry.load("formats", container.format).caps.dies_of_damage:
         indexfile.write(index, *_built(container, reading, seek_points=seek_points))
-    else:
-        _make_isolated(path, container, reading, index, seek_points=seek_points)
-
-
-def _make_isolated(
-    path: Path, container: Container, reading: Reading, index: Path, *, seek_points: bool
-) -> None:
+        return
     size = sum(file.stat().st_size for _, file in files_of(container))
     isolation.run(
         "packio.packs.indexing:make_here", str(path), str(index), dataclasses.asdict(reading),
@@ -155,12 +151,6 @@ def _fingerprint(container: Container, reading: Reading) -> str:
     return digest.hexdigest()
 
 
-def _shown(container: Container) -> Path:
-    """The path of a container, for messages: the file, or the folder of several shards."""
-    root, shards = container.root, container.shards
-    return root / shards[0] if len(shards) == 1 else root
-
-
 def _built(
     container: Container, reading: Reading, *, seek_points: bool
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -180,7 +170,8 @@ def _built(
         if not samples.lacks_labels:
             break
     if not len(samples):
-        raise samples.left_out.no_images(_shown(container), container.format)
+        shown = root / container.shards[0] if len(container.shards) == 1 else root
+        raise samples.left_out.no_images(shown, container.format)
     metadata: dict[str, Any] = {
         "version": indexfile.VERSION,
         "format": container.format,
@@ -204,3 +195,31 @@ def _built(
     if samples.least_label is not None and columns.get("label", np.empty(0)).ndim == 1:
         metadata["labels"] = {"min": samples.least_label, "offset": reading.label_offset}
     return columns, metadata
+
+
+def _change_seek_points(path: Path, index: Path, *, wanted: bool) -> None:
+    """Write an index anew, with seek points or without, unless it is so already."""
+    old = Index(index)
+    if wanted == ("seek_data" in old) or (wanted and native.why_not()):
+        return
+    names = [n for n in old.column_names if n not in ("seek_data", "seek_offsets")]
+    table = {name: old.column(name).array() for name in names}
+    if wanted:
+        found = _find_seek_points(path, index)
+        if not any(found):
+            return
+        table["seek_data"], table["seek_offsets"] = made.ragged(found)
+    indexfile.write(index, table, old.metadata)
+
+
+def _find_seek_points(path: Path, index: Path) -> list[bytes]:
+    """The seek points of each sample; empty where its image needs none."""
+    from packio.packs import opening
+
+    points = []
+    with opening.open(path, index=index) as pack:
+        for position in range(len(pack)):
+            row = pack.row(position)
+            needs = row.encoding == "jpeg" and not row.flags & (SEEKABLE | PROGRESSIVE)
+            points.append(native.seek_points(pack.read(row)) if needs else b"")
+    return points

@@ -18,18 +18,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
-import itertools
 import os
 import shutil
 import socket
 import stat
-import time
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -39,42 +34,34 @@ from packio.index.indexfile import INDEX_NAME, Index
 from packio.packs.opening import Pack
 from packio.storage import disk
 from packio.storage.folder import FolderFiles, path_problem
+from packio.system import locks
 from packio.system.files import free_bytes
 from packio.system.pools import ThreadPool
 
 _THREADS = 4  # that read
 _PIECE = 8 << 20  # bytes that are read at a time
-_POLL = 0.1  # seconds between two looks at the lock
 _PATIENCE = 300.0  # seconds without progress after which nobody waits any longer
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class _PackFile(NamedTuple):
-    """One file of a pack."""
-
     name: str
     size: int  # bytes
     check: bytes | int  # SHA-256; of an image folder's file CRC32C
 
-    @property
-    def is_sample(self) -> bool:
-        return isinstance(self.check, int)
+    def pieces(self) -> Iterator[tuple[int, int]]:
+        """Offset and length of each piece that is read; a sample is one."""
+        step = max(self.size, 1) if isinstance(self.check, int) else _PIECE
+        return ((start, min(step, self.size - start)) for start in range(0, self.size, step))
 
 
 def opened(pack: Pack, folder: str | os.PathLike[str], room: int | None = None) -> Pack:
-    """Open a copy of a pack; make the copy if it is not there yet.
-
-    If another process of this machine makes the copy, this process waits.
+    """Open a copy of a pack; make it if it is not there, or wait for the process that makes it.
 
     Args:
-        pack: A pack anywhere: on a disk, at a URL, or an image folder.
         folder: The folder of copies; ``~`` and variables such as ``$TMPDIR`` are replaced.
         room: Bytes that may be kept: samples are then kept once they are read, up to this limit,
             instead of a copy of the whole pack. None: a whole copy.
-
-    Returns:
-        The copy, or the given pack if it keeps samples. Without room: the given pack, with a
-        warning.
     """
     home = _home(folder)
     if room is not None:
@@ -133,17 +120,17 @@ def _home(folder: str | os.PathLike[str]) -> Path:
 
 def _files(pack: Pack) -> list[_PackFile]:
     index = pack.index_file
-    if isinstance(pack.storage, FolderFiles):
-        keys = [*pack.keys()]
-        for key in keys:  # of an index that may be anybody's
-            if problem := path_problem(os.fsencode(key)):
-                raise IntegrityError(f"{pack.path}: the key {key!r} {problem}; nothing was copied")
-        columns = (index.column(f"image/{n}").array().tolist() for n in ("length", "crc32c"))
-        return [_PackFile(*file) for file in zip(keys, *columns, strict=True)]
-    return list(itertools.starmap(_PackFile, index.files()))
+    if not isinstance(pack.storage, FolderFiles):
+        return [_PackFile(*file) for file in index.files()]
+    keys = [*pack.keys()]
+    for key in keys:  # of an index that may be anybody's
+        if problem := path_problem(os.fsencode(key)):
+            raise IntegrityError(f"{pack.path}: the key {key!r} {problem}; nothing was copied")
+    columns = (index.column(f"image/{n}").array().tolist() for n in ("length", "crc32c"))
+    return [_PackFile(*file) for file in zip(keys, *columns, strict=True)]
 
 
-def _is_whole(copy: Path, files: Iterable[_PackFile]) -> bool:
+def _is_whole(copy: Path, files: list[_PackFile]) -> bool:
     """Whether all files of a copy are there. Reading checks their bytes."""
     try:
         return (copy / INDEX_NAME).is_file() and all(
@@ -162,8 +149,7 @@ def _make(pack: Pack, files: list[_PackFile], copy: Path) -> None:
         try:
             for old in filter(Path.exists, (part, copy)):
                 shutil.rmtree(old)
-            free = free_bytes(copy.parent)
-            if free < sum(file.size for file in files):
+            if free_bytes(copy.parent) < sum(file.size for file in files):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             (part / "files").mkdir(parents=True)
             _fill(pack, files, part, lock)
@@ -174,83 +160,48 @@ def _make(pack: Pack, files: list[_PackFile], copy: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[Path]:
-    """Hold a lock. Wait for its holder as long as the holder touches the file."""
+    """Hold a lock. Wait for its holder as long as the copy grows, which the holder tells."""
     with path.open("a+") as file:
-        seen, since = -1, time.monotonic()
-        while not _lock(file.fileno()):
-            now = os.fstat(file.fileno()).st_mtime_ns
-            if now != seen:
-                seen, since = now, time.monotonic()
-            elif time.monotonic() - since > _PATIENCE:
-                file.seek(0)
-                raise LockedError(
-                    f"{path}: held by {file.read().strip() or 'another process'}, which has copied "
-                    f"nothing for {_PATIENCE:.0f} seconds; end it, or give another local_copy="
-                )
-            time.sleep(_POLL)
+        if not locks.wait_for_lock(file, _PATIENCE):
+            file.seek(0)
+            raise LockedError(
+                f"{path}: held by {file.read().strip() or 'another process'}, which has copied "
+                f"nothing for {_PATIENCE:.0f} seconds; end it, or give another local_copy="
+            )
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         file.flush()
         yield path
 
 
-def _lock(file: int) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _fill(pack: Pack, files: list[_PackFile], part: Path, lock: Path) -> None:
     """Copy all files and the index, and check their bytes."""
-    work = ((i, *piece) for i, file in enumerate(files) for piece in _pieces(file))
+    work = ((i, *piece) for i, file in enumerate(files) for piece in file.pieces())
     with ThreadPool(_THREADS, "packio-copy") as pool:
-        bodies = _ahead(pool, pack.storage.read, work)
+        bodies = pool.map_ahead(lambda place: pack.storage.read(*place), work, 2 * _THREADS)
         for file in files:
             path = part / "files" / file.name
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("xb") as out:
-                if file.check != _written(file, bodies, out, lock):
+                if file.check != _write(file, bodies, out, lock):
                     raise IntegrityError(f"{pack.path}: {file.name} is damaged; see packio verify")
     pack.index_file.copy_to(part / INDEX_NAME)
     if Index(part / INDEX_NAME).digest != pack.digest:
         raise IntegrityError(f"{pack.path}: has changed while it was copied; open it anew")
 
 
-def _written(file: _PackFile, bodies: Iterator[bytes], out: BinaryIO, lock: Path) -> bytes | int:
+def _write(file: _PackFile, bodies: Iterator[bytes], out: BinaryIO, lock: Path) -> bytes | int:
     """Write the bytes of a file; return its SHA-256 or CRC32C."""
     digest, crc = hashlib.sha256(), 0
-    for _, data in zip(_pieces(file), bodies, strict=False):  # in this order no body is lost
+    for _, data in zip(file.pieces(), bodies, strict=False):  # in this order no body is lost
         out.write(data)
         os.utime(lock)  # tells waiting processes that the copy grows
-        if file.is_sample:
+        if isinstance(file.check, int):
             crc = indexfile.crc32c(data)
         else:
             digest.update(data)
-    if file.is_sample:  # syncing a million small files one by one takes too long
+    if isinstance(file.check, int):  # syncing a million small files one by one takes too long
         return crc
     out.flush()
     os.fsync(out.fileno())
     return digest.digest()
-
-
-def _pieces(file: _PackFile) -> Iterator[tuple[int, int]]:
-    """Offset and length of each piece of a file."""
-    step = max(file.size, 1) if file.is_sample else _PIECE
-    return ((start, min(step, file.size - start)) for start in range(0, file.size, step))
-
-
-def _ahead(
-    pool: ThreadPool,
-    read: Callable[[int, int, int], bytes],
-    work: Iterable[tuple[int, int, int]],
-) -> Iterator[bytes]:
-    """Read ranges in threads, up to eight ahead; yield their bytes in order."""
-    waiting: deque[Future[bytes]] = deque()
-    for place in work:
-        waiting.append(pool.submit(read, *place))
-        if len(waiting) == 2 * _THREADS:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()

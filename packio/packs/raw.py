@@ -88,12 +88,6 @@ def find(
     """The rows of a pack; None if its samples are not raw pixels of one shape, order and dtype.
 
     None as well if the files cannot be mapped: reading them then raises the reason.
-
-    Args:
-        index: The index of the pack.
-        files: The files of the pack.
-        counts: Number of samples in each shard.
-        key: Position of a sample → its key, for messages.
     """
     if not len(index) or _name(index.column("image/encoding").item(0)) not in encodings.RAW:
         return None
@@ -124,9 +118,6 @@ class RawRows:
     """Rows of raw pixels, one row for each sample; see `find`.
 
     Safe in threads and after fork.
-
-    Attributes:
-        facts: Facts of every row: size, channels, dtype.
     """
 
     def __init__(
@@ -164,12 +155,10 @@ class RawRows:
         """Compare checksums, where that has not been done since a file was written to.
 
         Call it before samples are read, and again afterwards: meanwhile a file may have changed.
+        Returns an IntegrityError for each damaged sample, by its slot in ``positions``.
 
         Args:
             positions: (N,) samples, 0..len-1.
-
-        Returns:
-            Slot in ``positions`` → an IntegrityError, for each damaged sample.
         """
         lengths = self._mapped.lengths
         if len(lengths) == 1:

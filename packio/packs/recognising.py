@@ -31,17 +31,11 @@ _MOST_INNER = 16, 1000  # folders in a folder, and names in each, that tell its 
 
 @dataclasses.dataclass(frozen=True)
 class Container:
-    """A container found at a path.
-
-    Attributes:
-        format: Name of its format.
-        root: Folder that all paths are relative to.
-        shards: Names relative to the root; "." where the root is the one shard.
-    """
+    """A container found at a path."""
 
     format: str
-    root: Path
-    shards: tuple[str, ...]
+    root: Path  # folder that all paths are relative to
+    shards: tuple[str, ...]  # names relative to the root; "." where the root is the one shard
 
 
 def find(path: Path) -> Container | None:
@@ -91,7 +85,9 @@ def _find_directory(path: Path) -> Container | None:
     if name := _recognised(head, "", _is_directory):
         return Container(name, path, (".",))
     if shards := _shards_in(path, head):
-        return Container(*_of_one_format(path, shards))
+        advice = f"name a file, or several as {path}/{{a,b}}.tar"
+        form, names = of_one_format(shards, f"{path}/", advice)
+        return Container(form, path, tuple(names))
     name = _recognised(head + _names_within(path, head), "", _is_directory)
     name = name or _recognised(head, path.name, _is_directory)
     return None if name is None else Container(name, path, (".",))
@@ -143,16 +139,15 @@ def _shards_in(folder: Path, head: bytes) -> dict[str, list[str]]:
     return found
 
 
-def _of_one_format(folder: Path, found: dict[str, list[str]]) -> tuple[str, Path, tuple[str, ...]]:
-    """The containers in a folder, where all of them are of one format."""
+def of_one_format(found: dict[str, list[str]], where: str, advice: str) -> tuple[str, list[str]]:
+    """The format and the names of the containers in a folder, where all are of one format."""
     if len(found) > 1:
         shown = ", ".join(f"{names[0]} ({form})" for form, names in sorted(found.items()))
         raise OptionError(
-            f"{folder}/: holds containers of several formats: {shown}; expected one format; name "
-            f"a file, or several as {folder}/{{a,b}}.tar"
+            f"{where}: holds containers of several formats: {shown}; expected one format; {advice}"
         )
     ((form, names),) = found.items()
-    return form, folder, tuple(names)
+    return form, names
 
 
 def _format_of_file(path: Path) -> str | None:
@@ -202,11 +197,7 @@ def files_of(container: Container) -> list[tuple[str, Path]]:
 
 
 def added_later(container: Container) -> list[str]:
-    """Containers of fields that were added to a pack later, and that scanning does not find.
-
-    Returns:
-        Their names, relative to the root, sorted.
-    """
+    """Containers of fields that were added to a pack later, and that scanning does not find."""
     form: Format = registry.load("formats", container.format)
     if form.caps.fields_apart:
         return []

@@ -69,16 +69,7 @@ class RowList(list[Row]):
 
 
 class RowTable:
-    """The rows of one named field, looked up by the positions of their samples.
-
-    Args:
-        index: The index.
-        name: Of the field. Fields that are no images or masks have fewer columns; their rows say
-            what is said where nothing is known.
-
-    Attributes:
-        numbers: Looks up all numbers of a row, if the field has all columns.
-    """
+    """The rows of one named field, looked up by the positions of their samples."""
 
     def __init__(self, index: Index, name: str) -> None:
         self._where = f"{index.path}, field {name}"

@@ -34,10 +34,6 @@ from packio.sample.record import IMAGE
 class PackTable:
     """The samples of a pack as its index describes them; no byte of a sample is read.
 
-    Args:
-        path: Of the pack, for messages.
-        index: Of the pack.
-
     Attributes:
         path: Of the pack.
         index_file: The index.
@@ -101,10 +97,6 @@ class PackTable:
 
     def rows(self, indices: Sequence[int] | np.ndarray, name: str = IMAGE) -> RowList:
         """The rows of some samples: what the index says of the values of one field.
-
-        Args:
-            indices: Positions of the samples; negative ones count from the end.
-            name: Name of the field.
 
         Raises:
             IndexError: an index is out of range.
@@ -233,12 +225,7 @@ class PackTable:
         return index % size
 
     def naming(self, row: Row, name: str = IMAGE) -> Naming:
-        """Put the name of the sample before what is wrong with a value, whatever is raised.
-
-        Args:
-            row: Row of the value.
-            name: Of its field.
-        """
+        """Put the name of the sample before what is wrong with a value, whatever is raised."""
         return Naming(self, row, name)
 
     def keys(self) -> Sequence[str]:

@@ -28,13 +28,10 @@ class deferred:  # noqa: N801 (used as a function)
     The handler may be Python's own, which raises KeyboardInterrupt, or the program's. In other
     threads, and where SIGINT is ignored or ends the process, the block is like any other. Within
     another such block nothing more is held back. A block costs 4 µs.
-
-    Attributes:
-        count: How often Ctrl-C has come since the block began.
     """
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = 0  # how often Ctrl-C has come since the block began
         self._handler: Callable[[int, FrameType | None], Any] | None = None
         self._frame: FrameType | None = None
 
@@ -119,9 +116,6 @@ class leaving:  # noqa: N801 (used as a function)
 
     Ctrl-C comes to the main thread only. It sets the event of the work that it ends; threads that
     do this work, and wait for a server perhaps, then do not wait any longer.
-
-    Args:
-        events: Each is enough.
     """
 
     def __init__(self, *events: threading.Event) -> None:
@@ -169,11 +163,7 @@ def left_behind() -> bool:
 
 
 def caused(error: BaseException) -> bool:
-    """Tell whether a Ctrl-C is behind an error: what cleans up after one may fail, too.
-
-    Args:
-        error: Any error; the errors that it was raised from, or amid, are looked at, and theirs.
-    """
+    """Tell whether a Ctrl-C is behind an error: what cleans up after one may fail, too."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:

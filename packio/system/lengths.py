@@ -21,10 +21,7 @@ class Length:
     """The length that a mapped file has to keep, and what of it has been checked.
 
     Args:
-        path: Path of the file, for the message.
-        length: Bytes that are mapped.
         status: Tells the length and the times that the file has now; None: it is out of reach.
-        remedy: What to do if it has fewer, for the message.
         is_ours: Whether packio itself writes to the file: its times do not matter.
 
     Attributes:
@@ -80,10 +77,6 @@ def at_path(path: Path, inode: tuple[int, int]) -> Callable[[], os.stat_result |
     """Ask the system for a file by its path; see `Length`.
 
     If another file is at the path, or none, nobody can find the mapped file to change it.
-
-    Args:
-        path: Path of the file.
-        inode: Device and inode of the mapped file.
     """
     absolute = os.path.abspath(path)  # a later chdir changes nothing
 

@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from packio.errors import LockedError
 from packio.system.pools import ThreadPool
@@ -81,7 +81,7 @@ def _opened_and_locked(path: Path) -> IO[bytes]:
     while True:
         file = path.open("ab")
         try:
-            if not _locked(file) or _is_named(file, path):
+            if not wait_for_lock(file, _PATIENCE) or _is_named(file, path):
                 return file
         except OSError:  # no locks on this file system
             file.close()
@@ -92,8 +92,8 @@ def _opened_and_locked(path: Path) -> IO[bytes]:
         file.close()  # removed meanwhile: others lock the file that has its name now
 
 
-def _locked(file: IO[bytes]) -> bool:
-    """Wait for a lock as long as its holder shows signs of life."""
+def wait_for_lock(file: IO[Any], patience: float) -> bool:
+    """Lock an open file, or return False: its holder has not touched it for so many seconds."""
     seen, since = -1, time.monotonic()
     while True:
         try:
@@ -102,7 +102,7 @@ def _locked(file: IO[bytes]) -> bool:
             now = os.fstat(file.fileno()).st_mtime_ns
             if now != seen:
                 seen, since = now, time.monotonic()
-            elif time.monotonic() - since > _PATIENCE:
+            elif time.monotonic() - since > patience:
                 return False
             time.sleep(_POLL)
         else:
@@ -142,7 +142,7 @@ def _stand_in(path: Path) -> IO[bytes]:
     descriptor = os.open(place, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     file = os.fdopen(descriptor, "r+b")
     with contextlib.suppress(OSError):  # no locks there either: some work is done twice
-        _locked(file)
+        wait_for_lock(file, _PATIENCE)
     return file
 
 

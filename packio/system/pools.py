@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import (
     Future,
     ThreadPoolExecutor,  # noqa: TID251 (this is where it is made safe)
@@ -17,6 +18,7 @@ from packio.system import interrupts, memory
 _STEP = 0.1  # seconds between two looks whether Ctrl-C has come
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+_Item = TypeVar("_Item")
 
 
 class ThreadPool(ThreadPoolExecutor):
@@ -41,6 +43,18 @@ class ThreadPool(ThreadPoolExecutor):
 
         with interrupts.deferred():
             return super().submit(work)
+
+    def map_ahead(
+        self, fn: Callable[[_Item], _T], items: Iterable[_Item], most: int
+    ) -> Iterator[_T]:
+        """Call a function of each item, at most so many before they are asked for, in order."""
+        waiting: deque[Future[_T]] = deque()
+        for item in items:
+            waiting.append(self.submit(fn, item))
+            if len(waiting) >= most:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the threads once they have done what was submitted.
@@ -76,10 +90,6 @@ class DaemonPool:
 
     The threads start when they are needed. The process may end while they work, so they are for
     work whose result nobody waits for at the end, as reading.
-
-    Args:
-        most: Threads.
-        name: Of the threads.
     """
 
     def __init__(self, most: int, name: str) -> None:

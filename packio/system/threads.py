@@ -20,11 +20,7 @@ _STEP = 0.1  # seconds between two looks whether Ctrl-C has come
 
 
 class Threads:
-    """Threads that decode, made anew in each process that uses them.
-
-    Args:
-        count: How many; at least 2.
-    """
+    """Threads that decode, made anew in each process that uses them."""
 
     def __init__(self, count: int) -> None:
         self.count = count

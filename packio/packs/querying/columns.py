@@ -45,16 +45,7 @@ _Make = Callable[[int, int], Any]  # first row, row behind the last → pyarrow.
 
 
 class ArrowColumns:
-    """The columns of a pack, made in pieces when they are asked for.
-
-    Args:
-        pack: The pack.
-
-    Attributes:
-        names: Names of all columns, in order; `META` last, if there are metadata.
-        reads_json: Whether Python reads the metadata and writes them anew, for others who refuse
-            some of what it takes.
-    """
+    """The columns of a pack, made in pieces when they are asked for."""
 
     def __init__(self, pack: PackTable) -> None:
         self._pack, self._index = pack, pack.index_file

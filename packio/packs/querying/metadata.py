@@ -34,13 +34,7 @@ def type_of(kinds: Collection[str]) -> str:
 
 
 def column_of(name: str, others: Collection[str], there: Collection[str] = ()) -> str:
-    """Name of the column of some metadata, beside the columns of all packs.
-
-    Args:
-        name: In the metadata.
-        others: Names of the columns of all packs, in lower case.
-        there: Names of all metadata.
-    """
+    """Name of the column of some metadata, beside the columns of all packs."""
     column = PREFIX + name if name.lower() in others else name
     while column != name and (column in there or column.lower() in others):
         column = PREFIX + column

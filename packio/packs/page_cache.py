@@ -1,9 +1,8 @@
 """Bring a pack into the page cache before training begins, and tell how much of it is there.
 
-cachestat(2) of Linux 6.5 and newer counts the pages in the cache; before, mincore(2) counts them on
-a map of the file. Both answer only the owner of a file and users who may write it. packio fills the
-cache by reading: posix_fadvise(WILLNEED) would read only as much as the disk's read-ahead allows,
-often 128 KB.
+cachestat(2) of Linux 6.5 and newer counts the pages in the cache. It answers only the owner of a
+file and users who may write it. packio fills the cache by reading: posix_fadvise(WILLNEED) would
+read only as much as the disk's read-ahead allows, often 128 KB.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from packio.system.pools import ThreadPool
 
 _PIECE = 8 << 20  # bytes, read at a time
 _THREADS = 4  # that read
-_MAPPED = 1 << 30  # bytes that mincore is asked about at a time
 _CACHESTAT = 451  # the system call's number, on every architecture but Alpha
 
 
@@ -42,7 +40,7 @@ class Residency:
         path: Path of the file.
         bytes: Size of the file.
         before, after: Bytes in memory before and after `warm`; None if the kernel does not tell,
-            because the file is another user's and may not be written.
+            because it is older than Linux 6.5, or the file is another user's.
     """
 
     path: Path
@@ -154,46 +152,16 @@ def _of_file(path: Path) -> tuple[int, int | None]:
 
 
 def _resident(file: int, start: int, length: int) -> int | None:
-    """Bytes of a range of a file in the page cache; None if the kernel does not tell.
-
-    Args:
-        file: Descriptor.
-        start: Bytes; a multiple of a page.
-        length: Bytes.
-    """
+    """Bytes of a range of an open file in the page cache; None if the kernel does not tell."""
     if not length:
         return 0
-    pages = _by_cachestat(file, start, length)
-    if pages is None:
-        status = os.fstat(file)
-        if status.st_uid != os.geteuid() and not os.access(f"/proc/self/fd/{file}", os.W_OK):
-            return None
-        pages = sum(
-            _by_mincore(file, at, min(_MAPPED, start + length - at))
-            for at in range(start, start + length, _MAPPED)
-        )
-    return min(pages * mmap.PAGESIZE, length)
-
-
-def _by_cachestat(file: int, start: int, length: int) -> int | None:
-    """Pages of a range in memory; None if the system call does not exist or refuses."""
     wanted, found = (ctypes.c_uint64 * 2)(start, length), (ctypes.c_uint64 * 5)()
     if _libc().syscall(_CACHESTAT, file, wanted, found, 0) != 0:
-        if ctypes.get_errno() in (errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP, errno.EACCES):
+        number = ctypes.get_errno()
+        if number in (errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP, errno.EACCES):
             return None
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return found[0]
-
-
-def _by_mincore(file: int, start: int, length: int) -> int:
-    """Pages of a range that are in memory."""
-    with mmap.mmap(file, length, access=mmap.ACCESS_READ, offset=start) as mapped:
-        address = np.frombuffer(mapped, np.uint8).ctypes.data
-        pages = np.zeros(-(-length // mmap.PAGESIZE), np.uint8)
-        where, into = ctypes.c_void_p(address), ctypes.c_void_p(pages.ctypes.data)
-        if _libc().mincore(where, ctypes.c_size_t(length), into) != 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return int(np.count_nonzero(pages & 1))
+        raise OSError(number, os.strerror(number))
+    return min(found[0] * mmap.PAGESIZE, length)
 
 
 @functools.cache  # the same in every process

@@ -10,10 +10,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from packio import __version__
 from packio.errors import DecodeError, IntegrityError, NotAPackError, OptionError
-from packio.formats import Format, Reader
+from packio.formats import Format, Reader, Reading
 from packio.images import encodings, native
 from packio.index import columns as made
+from packio.index import indexfile
 from packio.index.building import IndexBuilder, Ranges
 from packio.sample.facts import Facts
 from packio.sample.labelling import Distinct, Labels, is_missing, labels
@@ -80,6 +82,26 @@ class LeftOut:
         """The error for a container of which nothing is left."""
         first = "; the first record: {!a}: {}".format(*self.listed[0]) if self.listed else ""
         return NotAPackError(f"{path}: no images in this {container} container{first}")
+
+
+def index_metadata(
+    form: str, reading: Reading, shards: Sequence[tuple[str, int]], left_out: LeftOut,
+    least_label: int | None, columns: Mapping[str, np.ndarray], **more: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """The metadata of an index that was made of a container alone."""
+    metadata: dict[str, Any] = {
+        "version": indexfile.VERSION,
+        "format": form,
+        **left_out.metadata(sum(count for _, count in shards)),
+        "source": {"kind": "reindex"},
+        "options": reading.names(),
+        "shards": [{"name": name, "samples": count} for name, count in shards],
+        "versions": {"packio": __version__},
+    }
+    label = columns.get("label")
+    if least_label is not None and label is not None and label.ndim == 1:
+        metadata["labels"] = {"min": least_label, "offset": reading.label_offset}
+    return metadata | {name: value for name, value in more.items() if value is not None}
 
 
 def remarks_of(metadata: Mapping[str, Any]) -> list[str]:
@@ -310,22 +332,16 @@ class _PlaceColumns:
     """Where the values of one field lie."""
 
     def __init__(self, absent: int) -> None:
-        self._file, self._offset, self._length = array("I"), array("q"), array("q")
-        self._split = array("B")
-        for _ in range(absent):
-            self.add(*_ABSENT)
+        self._numbers = array("q", _ABSENT * absent)
 
-    def add(self, file: int, offset: int, length: int, split: bool) -> None:
-        """Add the place of the next record's value."""
-        self._file.append(file)
-        self._offset.append(offset)
-        self._length.append(length)
-        self._split.append(split)
+    def add(self, *place: int) -> None:
+        """Add the place of the next record's value: file, offset, length, whether it is split."""
+        self._numbers.extend(place)
 
     def ranges(self) -> Ranges:
         """All places."""
-        file, offset, length = (
-            np.array(a, a.typecode) for a in (self._file, self._offset, self._length)
-        )
-        split = np.array(self._split, bool)
-        return Ranges(file, offset, length, split if split.any() else None)
+        file, offset, length, split = np.array(self._numbers, np.int64).reshape(-1, 4).T
+        return Ranges(
+            file.astype(np.uint32), offset.copy(), length.copy(),
+            split.astype(bool) if split.any() else None,
+        )  # fmt: skip

@@ -17,8 +17,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from packio import __version__, registry
 from packio.errors import (
     CannotCreateError,
@@ -31,7 +29,7 @@ from packio.index import columns as made
 from packio.index import indexfile
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, PROGRESSIVE, SEEKABLE, Index
 from packio.packs import caches, restoring
-from packio.packs.collecting import Collected, remarks_of
+from packio.packs.collecting import Collected, index_metadata, remarks_of
 from packio.packs.querying import selections
 from packio.packs.recognising import Container, added_later, files_of, find
 from packio.system import cache, isolation, locks
@@ -151,9 +149,7 @@ def _fingerprint(container: Container, reading: Reading) -> str:
     return digest.hexdigest()
 
 
-def _built(
-    container: Container, reading: Reading, *, seek_points: bool
-) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def _built(container: Container, reading: Reading, *, seek_points: bool) -> restoring.Content:
     """Columns and metadata of an index."""
     form: Format = registry.load("formats", container.format)
     root = container.root
@@ -172,28 +168,15 @@ def _built(
     if not len(samples):
         shown = root / container.shards[0] if len(container.shards) == 1 else root
         raise samples.left_out.no_images(shown, container.format)
-    metadata: dict[str, Any] = {
-        "version": indexfile.VERSION,
-        "format": container.format,
-        "access": container.format if samples.by_library else "range",
-        "fields": samples.fields,
-        "classes": samples.classes(),
-        **samples.left_out.metadata(len(samples)),
-        "source": {"kind": "reindex"},
-        "options": reading.names(),
-        "shards": [
-            {"name": n, "samples": c} for n, c in zip(container.shards, counts, strict=True)
-        ],
-        "versions": {"packio": __version__},
-    }
     identity = [form.identity(root / n) for n in container.shards]
-    if identity != [None] * len(identity):
-        metadata["identity"] = identity
-    if remarks := samples.remarks():
-        metadata["remarks"] = remarks
     columns = samples.columns()
-    if samples.least_label is not None and columns.get("label", np.empty(0)).ndim == 1:
-        metadata["labels"] = {"min": samples.least_label, "offset": reading.label_offset}
+    metadata = index_metadata(
+        container.format, reading, list(zip(container.shards, counts, strict=True)),
+        samples.left_out, samples.least_label, columns, fields=samples.fields,
+        access=container.format if samples.by_library else "range", classes=samples.classes(),
+        identity=identity if any(each is not None for each in identity) else None,
+        remarks=samples.remarks() or None,
+    )  # fmt: skip
     return columns, metadata
 
 

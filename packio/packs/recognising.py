@@ -12,7 +12,7 @@ import glob
 import itertools
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from packio import registry
@@ -54,7 +54,7 @@ def find(path: Path) -> Container | None:
 
 def is_marked(path: Path) -> bool:
     """Tell whether a folder is one container by itself, and not just holds containers."""
-    return _recognised(_names_in(path), "", _is_directory) is not None
+    return _recognised(_names_in(path), "", is_directory=True) is not None
 
 
 def _find_several(pattern: Path, paths: Sequence[Path]) -> Container:
@@ -82,19 +82,15 @@ def _find_several(pattern: Path, paths: Sequence[Path]) -> Container:
 
 def _find_directory(path: Path) -> Container | None:
     head = _names_in(path)
-    if name := _recognised(head, "", _is_directory):
+    if name := _recognised(head, "", is_directory=True):
         return Container(name, path, (".",))
     if shards := _shards_in(path, head):
         advice = f"name a file, or several as {path}/{{a,b}}.tar"
         form, names = of_one_format(shards, f"{path}/", advice)
         return Container(form, path, tuple(names))
-    name = _recognised(head + _names_within(path, head), "", _is_directory)
-    name = name or _recognised(head, path.name, _is_directory)
+    name = _recognised(head + _names_within(path, head), "", is_directory=True)
+    name = name or _recognised(head, path.name, is_directory=True)
     return None if name is None else Container(name, path, (".",))
-
-
-def _is_directory(form: Format) -> bool:
-    return form.caps.is_directory
 
 
 def _names_in(folder: Path) -> bytes:
@@ -160,26 +156,20 @@ def _format_of_file(path: Path) -> str | None:
 
 def format_of(head: bytes, name: str) -> str | None:
     """Name of the format of a file, by its first 512 bytes and its name; None if none knows it."""
-    return _recognised(head, "", _is_any) or _recognised(head, name, _is_file)
+    return _recognised(head, "") or _recognised(head, name, is_directory=False)
 
 
 def format_by_name(name: str) -> str | None:
     """Name of the format of a file in a folder, by its name alone; None if none knows it."""
-    return _recognised(b"", name, _is_file)
+    return _recognised(b"", name, is_directory=False)
 
 
-def _is_any(_: Format) -> bool:
-    return True
-
-
-def _is_file(form: Format) -> bool:
-    return not form.caps.is_directory
-
-
-def _recognised(head: bytes, name: str, among: Callable[[Format], bool]) -> str | None:
-    """The first format, of some, that says a container is its own."""
-    formats = registry.load_all("formats").items()
-    return next((n for n, form in formats if among(form) and form.recognise(head, name)), None)
+def _recognised(head: bytes, name: str, *, is_directory: bool | None = None) -> str | None:
+    """The first format, of files or directories or both, that says a container is its own."""
+    for known, form in registry.load_all("formats").items():
+        if is_directory in (None, form.caps.is_directory) and form.recognise(head, name):
+            return known
+    return None
 
 
 def files_of(container: Container) -> list[tuple[str, Path]]:

@@ -13,26 +13,21 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from packio import __version__
 from packio.errors import CannotCreateError, ReadError
 from packio.formats import Reading
 from packio.index import indexfile
 from packio.index.indexfile import INDEX_SUFFIX
 from packio.packs import bucket_parts, buckets, parts
 from packio.packs.bucket_parts import Sight, Told, Work
-from packio.packs.buckets import EMPTY, OBJECTS, Bucket
-from packio.packs.collecting import LeftOut, remarks_of
+from packio.packs.buckets import EMPTY, OBJECTS
+from packio.packs.collecting import LeftOut, index_metadata, remarks_of
 from packio.packs.parts import Part
 from packio.storage import urls
 from packio.storage.urls import Url
 from packio.system import cache, files, locks
 
 _REQUESTS = 16  # of all workers, ahead of what is read
-
-if TYPE_CHECKING:
-    import numpy as np
 
 Started = Callable[[Sight], AbstractContextManager[Executor]]  # an engine that sees the same
 
@@ -45,7 +40,8 @@ def reindex(
     bucket = buckets.find(url)
     place = index if index is not None else buckets.index_place(url, bucket)
     _try_out(place, url)
-    work = Work(bucket, reading, seek_points, _ahead(num_workers, bucket))
+    ahead = max(1, _REQUESTS // min(num_workers, len(bucket.facts)))
+    work = Work(bucket, reading, seek_points, ahead)
     folder = cache.folder("reindex", work.name())
     folder.mkdir(parents=True, exist_ok=True)
     with locks.file_lock(folder.with_suffix(".lock")):
@@ -60,10 +56,6 @@ def reindex(
         _publish(folder, found, work, place, url)
     files.remove(folder)
     return place
-
-
-def _ahead(workers: int, bucket: Bucket) -> int:
-    return max(1, _REQUESTS // min(workers, len(bucket.facts)))
 
 
 def _try_out(place: Path, url: Url) -> None:
@@ -97,9 +89,16 @@ def _publish(folder: Path, paths: list[Path], work: Work, place: Path, url: Url)
     if not full:
         raise left_out.no_images(url, work.bucket.format)
     columns, fields, remarks, classes = parts.joined(full, url)
-    metadata = {**_metadata(work, found, columns, fields, left_out), "classes": classes}
-    if remarks := [*remarks, *_remarks(found)]:
-        metadata["remarks"] = remarks
+    least = [part.least_label for part in found if part.least_label is not None]
+    metadata = index_metadata(
+        work.bucket.format, work.reading, [(p.name, p.samples) for p in found if p.samples],
+        left_out, min(least, default=None), columns, access="range", fields=fields,
+        classes=classes, remarks=[*remarks, *_remarks(found)] or None,
+        **{
+            OBJECTS: {p.name: p.version for p in found if p.samples},
+            EMPTY: [p.name for p in found if not p.samples] or None,
+        },
+    )  # fmt: skip
     made_here = folder / f"index{INDEX_SUFFIX}"
     indexfile.write(made_here if isinstance(place, Url) else place, columns, metadata)
     if isinstance(place, Url):
@@ -115,31 +114,6 @@ def _send(path: Path, place: Url) -> None:
         found = urls.info(place)
         if found is None or found.get("size") not in (None, path.stat().st_size):
             raise CannotCreateError(f"{place}: has not arrived whole; run it again")
-
-
-def _metadata(
-    work: Work, found: list[Part], columns: dict[str, np.ndarray], fields: dict[str, str],
-    left_out: LeftOut,
-) -> dict[str, Any]:  # fmt: skip
-    bucket, label = work.bucket, columns.get("label")
-    metadata: dict[str, Any] = {
-        "version": indexfile.VERSION,
-        "format": bucket.format,
-        "access": "range",
-        "fields": fields,
-        **left_out.metadata(sum(part.samples for part in found)),
-        "source": {"kind": "reindex"},
-        "options": work.reading.names(),
-        "shards": [{"name": p.name, "samples": p.samples} for p in found if p.samples],
-        "versions": {"packio": __version__},
-        OBJECTS: {p.name: p.version for p in found if p.samples},
-    }
-    if empty := [p.name for p in found if not p.samples]:
-        metadata[EMPTY] = empty
-    least = [part.least_label for part in found if part.least_label is not None]
-    if least and label is not None and label.ndim == 1:
-        metadata["labels"] = {"min": min(least), "offset": work.reading.label_offset}
-    return metadata
 
 
 def _remarks(found: list[Part]) -> list[str]:

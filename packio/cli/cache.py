@@ -36,7 +36,7 @@ def run(
     """
     from packio.packs import caches
 
-    listed = caches.found(local_copy or ())
+    listed = caches.list_kept(local_copy or ())
     removed = caches.clear(listed) if clear else []
     if as_json:
         print_json([

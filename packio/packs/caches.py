@@ -33,7 +33,7 @@ _KINDS = {
 _KEPT = frozenset({"uploads"})
 
 
-def made_once(place: Path, path: Path, make: Callable[[], object]) -> Path:
+def make_once(place: Path, path: Path, make: Callable[[], object]) -> Path:
     """An index in the user's cache; made if it is not there, or damaged. Of many, one makes it."""
     try:
         if not _is_own(place):
@@ -69,7 +69,7 @@ class Cached(NamedTuple):
     clears: bool  # whether `clear` removes it
 
 
-def found(copies: Sequence[str | os.PathLike[str]] = ()) -> list[Cached]:
+def list_kept(copies: Sequence[str | os.PathLike[str]] = ()) -> list[Cached]:
     """List what packio keeps in the user's cache, or in folders given as ``local_copy=``."""
     if not copies:
         return [*_in_cache()]

@@ -49,7 +49,7 @@ def cached(path: Path, reading: Reading) -> tuple[Path, Path]:
             f"one of images: packio pack {shlex.quote(str(path))} OUT.lmdb"
         )
     index = cache.folder("indexes") / f"{_fingerprint(container, reading)}{INDEX_SUFFIX}"
-    caches.made_once(index, path, functools.partial(make, path, container, reading, index))
+    caches.make_once(index, path, functools.partial(make, path, container, reading, index))
     return index, container.root
 
 
@@ -93,7 +93,7 @@ def _made_anew(
     path: Path, container: Container, reading: Reading, index: Path, *, seek_points: bool
 ) -> bool:
     """Write an index anew; return whether it was made of the old index."""
-    restored, loss = restoring.restored(index, container, reading)
+    restored, loss = restoring.carry_over(index, container, reading)
     if restored is not None:
         indexfile.write(index, *restored)
         return True

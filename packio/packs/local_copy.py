@@ -55,7 +55,7 @@ class _PackFile(NamedTuple):
         return ((start, min(step, self.size - start)) for start in range(0, self.size, step))
 
 
-def opened(pack: Pack, folder: str | os.PathLike[str], room: int | None = None) -> Pack:
+def open_copy(pack: Pack, folder: str | os.PathLike[str], room: int | None = None) -> Pack:
     """Open a copy of a pack; make it if it is not there, or wait for the process that makes it.
 
     Args:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, overload
 from packio.errors import IntegrityError, OptionError, ReadError
 from packio.formats import Reading
 from packio.index.indexfile import SPLIT_RECORD, crc32c
-from packio.packs import arriving, locating
+from packio.packs import locating, unpickle
 from packio.packs.collecting import remarks_of
 from packio.packs.files import check_identity, index_of_pack, of_pack, refuse_changed
 from packio.packs.rows import Row
@@ -172,7 +172,7 @@ class Pack(PackTable, Sequence[Sample]):
         )  # fmt: skip
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return arriving.opened, (self._made_again(), self._absolute)
+        return unpickle.open_pickled, (self._made_again(), self._absolute)
 
     def __repr__(self) -> str:
         name = self.index_file.metadata["format"]

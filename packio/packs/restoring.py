@@ -31,7 +31,7 @@ _OF_PACKING = ("plan", "recipe")  # metadata that an index made from files alone
 Content = tuple[dict[str, np.ndarray], dict[str, Any]]  # columns and metadata of an index
 
 
-def restored(path: Path, container: Container, reading: Reading) -> tuple[Content | None, str]:
+def carry_over(path: Path, container: Container, reading: Reading) -> tuple[Content | None, str]:
     """The content of an old index, brought up to date."""
     if not path.is_file():
         return None, ""

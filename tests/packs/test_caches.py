@@ -101,4 +101,4 @@ def test_unfinished_uploads_stay(tmp_path: pathlib.Path) -> None:
 
 def test_a_folder_of_copies_that_does_not_exist_is_told(tmp_path: pathlib.Path) -> None:
     with pytest.raises(OptionError, match="no such folder"):
-        caches.found([tmp_path / "scratc"])
+        caches.list_kept([tmp_path / "scratc"])

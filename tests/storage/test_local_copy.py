@@ -365,5 +365,5 @@ def test_keys_that_lead_out_of_the_copy_are_refused(
     monkeypatch.setattr(type(ds.pack), "keys", lambda pack: [hostile] * len(pack))
     monkeypatch.setattr(type(ds.pack.storage), "read", lambda *_: b"")
     with pytest.raises(IntegrityError, match="nothing was copied"):
-        local_copy.opened(ds.pack, near)
+        local_copy.open_copy(ds.pack, near)
     assert list(tmp_path.rglob("escaped.jpg")) == []

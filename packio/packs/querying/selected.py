@@ -65,7 +65,7 @@ def located(path: Path, pack: Path | None = None, *, by_key: bool = False) -> tu
     digest = hashlib.sha256(asked.encode("utf-8", "surrogateescape")).hexdigest()
     place = cache.folder("selections") / f"{digest}{INDEX_SUFFIX}"
     write = functools.partial(_write, place, selection, index, whole, name, by_key=by_key)
-    return caches.made_once(place, path, write), root
+    return caches.make_once(place, path, write), root
 
 
 def _opened(whole: Path, path: Path) -> tuple[Index, Path]:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from packio.errors import PackioError
 
 
-class Absent:
+class FailedPack:
     """Stands for a pack that cannot be opened in a worker: whoever uses it gets the error.
 
     An error while a worker starts would end the worker, and torch would only say "exited
@@ -29,7 +29,7 @@ class Absent:
         raise self._error
 
 
-def opened(open_pack: Callable[[Any], Any], path: Any) -> Any:
+def open_pickled(open_pack: Callable[[Any], Any], path: Any) -> Any:
     """Open a pack that was pickled; in a process that is just starting, errors wait."""
     try:
         return open_pack(path)
@@ -37,4 +37,4 @@ def opened(open_pack: Callable[[Any], Any], path: Any) -> Any:
         # multiprocessing sets it while a process that it spawned unpickles what it was given.
         if not getattr(multiprocessing.current_process(), "_inheriting", False):
             raise
-        return Absent(error)
+        return FailedPack(error)

@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 
 from packio.errors import OptionError
-from packio.system import sizes
+from packio.system import files
 
 
 def byte_count(text: str) -> int:
     """Turn "256MB", "1.5GiB" or "1000" into a number of bytes."""
     try:
-        return sizes.byte_count(text)
+        return files.byte_count(text)
     except OptionError as error:
         raise typer.BadParameter(str(error)) from error
 

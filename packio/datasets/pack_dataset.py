@@ -195,7 +195,7 @@ class PackDataset(PackPart):
         self.pack = path if isinstance(path, opening.Pack) else self._opened(path, access)
         self._check_format()
         if local_copy is not None:
-            self.pack = copies.opened(self.pack, local_copy, local_bytes)
+            self.pack = copies.open_copy(self.pack, local_copy, local_bytes)
         if cache is not None:
             self.pack.keep_in_ram(cache_bytes)
         self._chosen = None if split is None else Positions(self.pack.split(split))

@@ -19,7 +19,7 @@ from packio.packs import opening
 from packio.sample.recipe import Recipe
 from packio.sources import FRAMES, Context, Listing, Source, _beside, framed, listed, wanted_fields
 from packio.storage import urls
-from packio.system import sizes
+from packio.system import files
 from packio.system.files import absolute
 
 _ENCODING = {field.name for field in dataclasses.fields(Encoding)}
@@ -32,7 +32,7 @@ def byte_count(name: str, value: int | str | None) -> int | None:
     if not isinstance(value, str):
         return value
     try:
-        return sizes.byte_count(value)
+        return files.byte_count(value)
     except OptionError as error:
         raise OptionError(f"{name}={error}") from None
 

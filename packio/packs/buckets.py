@@ -115,8 +115,10 @@ def tags(index: Index) -> dict[str, str]:
 def _versions(root: Url, names: Sequence[str]) -> dict[str, str]:
     """Versions of those objects that are there."""
     with urls.errors_as(ReadError, root):
-        listed = {n: entry for n, entry in _listed(root, names).items() if urls.version(entry)}
-        found = _ask(root, names, urls.info, listed)
+        listed = _listed(root, names)
+        known: dict[str, dict[str, Any] | None]
+        known = {name: entry for name, entry in listed.items() if urls.version(entry)}
+        found = _ask(root, names, urls.info, known)
     return {name: urls.version(entry) for name, entry in found.items() if entry is not None}
 
 

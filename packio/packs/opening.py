@@ -30,7 +30,7 @@ from packio.storage.folder import FolderFiles
 from packio.storage.local import LocalFiles
 from packio.storage.remote_files import RemoteFiles
 from packio.storage.urls import Url
-from packio.system import caching
+from packio.system.caching import cached_property
 
 if TYPE_CHECKING:
     import numpy as np
@@ -207,7 +207,7 @@ class Pack(PackTable, Sequence[Sample]):
             {name: value for name, value in values.items() if value is not None},
         )  # fmt: skip
 
-    @caching.cached_property
+    @cached_property
     def raw_rows(self) -> RawRows | None:
         """The mapped pixels, if all samples are raw pixels of one shape; else None."""
         if self._readers or not isinstance(self._files, LocalFiles):

@@ -99,5 +99,6 @@ def _sums(pack: Pack, positions: np.ndarray, decoder: Decoder) -> np.ndarray:
             continue
         for channel in range(3):
             counts = np.bincount(pixels[..., channel].ravel(), minlength=256)
-            total[:, channel] += counts @ levels, counts @ levels**2, counts.sum(), 1
+            sums = counts @ levels, counts @ levels**2, counts.sum(), 1
+            total[:, channel] += np.array(sums)
     return total

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import io
 import os
+import re
 import resource
 import secrets
 import shlex
@@ -15,13 +16,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from packio.errors import CannotCreateError, PackioError, ReadError
+from packio.errors import CannotCreateError, OptionError, PackioError, ReadError
 from packio.system.pools import ThreadPool
 
 OF_ONE_FILE = frozenset({  # errors of a file that is gone, unreadable, or no file
     errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR,
     errno.ESPIPE, errno.ENXIO, errno.EINVAL, errno.ENAMETOOLONG,
 })  # fmt: skip
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)B?")
 _LONGEST_ENDING = 32  # bytes, as .caption.text.idx, .skipped.jsonl, .packio-tmp
 _MANY = 1 << 16  # files, where there is no limit
 _OF_SYSTEMS = frozenset({  # of macOS, Windows, Linux, Synology and QNAP, in lower case
@@ -213,3 +215,12 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def byte_count(text: str) -> int:
+    """Turn "256MB", "1.5GiB" or "1000" into a number of bytes."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise OptionError(f"{text!r}: expected a size in bytes, as 256MB or 1GiB")
+    number, prefix, binary = match.groups()
+    return int(float(number) * (1024 if binary else 1000) ** " KMGT".index(prefix.upper() or " "))

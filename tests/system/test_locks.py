@@ -82,16 +82,16 @@ def test_a_lock_whose_file_is_removed_is_another_one(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, inodes = tmp_path / "lock", []
-    locked = locks._locked
+    locked = locks.wait_for_lock
 
-    def removed_meanwhile(file: IO[bytes]) -> bool:
-        found = locked(file)
+    def removed_meanwhile(file: IO[bytes], patience: float) -> bool:
+        found = locked(file, patience)
         inodes.append(os.fstat(file.fileno()).st_ino)
         if len(inodes) == 1:
             path.rename(tmp_path / "old")
         return found
 
-    monkeypatch.setattr(locks, "_locked", removed_meanwhile)
+    monkeypatch.setattr(locks, "wait_for_lock", removed_meanwhile)
     with locks.file_lock(path):
         assert path.stat().st_ino == inodes[1] != inodes[0]
 

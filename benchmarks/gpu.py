@@ -1,12 +1,12 @@
 """What a GPU adds: images a second by who decodes, how much of copying is hidden, memory formats.
 
-Packs 8,192 JPEGs of 500 x 375 pixels and about 110 KB, made here, into a TFRecord (and once more
-seekable), and measures in five processes, each of which may fail or take too long
+Packs 8,192 JPEGs of 500 x 375 pixels and about 110 KB, made here, into a TFRecord,
+and measures in five processes, each of which may fail or take too long
 without harm to the others; what went wrong is then in the JSON in place of numbers:
 
 * ``loaders``: RandomResizedCrop(224), hflip, normalised bfloat16 batches on the device, in turns:
   ``packio.Loader`` with decoder "simplejpeg", exact and fast, in threads, and with "nvjpeg" on the
-  device, of plain and of seekable JPEGs; and torchvision's call alone, which nvJPEG spends its time
+  device; and torchvision's call alone, which nvJPEG spends its time
   in. Ratios are to simplejpeg, exact, round by round.
 * ``dali``: the same by ``packio.DaliLoader``, with its default
   ``hw_decoder_load`` and with 0; beside simplejpeg again.
@@ -17,7 +17,7 @@ without harm to the others; what went wrong is then in the JSON in place of numb
   1 - (prefetched - resident) / (copied - resident): 1 if copying costs nothing.
 * ``memory_format``: `packio bench-memory-format` on the device.
 
-Needs packio with what is to be measured: ``pip install '.[nvjpeg,dali,seekable]'``. On a GPU it
+Needs packio with what is to be measured: ``pip install '.[nvjpeg,dali]'``. On a GPU it
 takes 4 to 8 minutes. Without one, what can does run on the processor, briefly, to try this script.
 
     python benchmarks/gpu.py [--save]
@@ -65,7 +65,7 @@ Result = dict[str, Any]
 
 
 def make_packs(folder: Path) -> None:
-    """A pack, and if it can be, a seekable one: waves under noise."""
+    """A pack of waves under noise."""
     r = np.random.default_rng(0)
     images = folder / "images" / "class"
     images.mkdir(parents=True)
@@ -83,10 +83,6 @@ def make_packs(folder: Path) -> None:
     with ThreadPoolExecutor() as pool:
         list(pool.map(write, range(IMAGES)))
     packio.pack(folder / "images", folder / "plain.tfrecord")
-    try:
-        packio.pack(folder / "images", folder / "seekable.tfrecord", seekable=True)
-    except packio.MissingPackageError as error:
-        print(f"no seekable pack: {error}", file=sys.stderr)
 
 
 def wait() -> None:
@@ -185,9 +181,7 @@ def loaders(folder: Path) -> Iterator[Result]:
     yield from rates({
         "simplejpeg, exact": way("plain", decoder="simplejpeg"),
         "simplejpeg, fast": way("plain", decoder="simplejpeg", fidelity="fast"),
-        "simplejpeg, exact, seekable": way("seekable", decoder="simplejpeg"),
         "nvjpeg": way("plain", decoder="nvjpeg"),
-        "nvjpeg, seekable": way("seekable", decoder="nvjpeg"),
         "torchvision's call alone, whole images": functools.partial(by_torchvision, folder),
     })  # fmt: skip
 

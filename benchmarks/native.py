@@ -1,7 +1,7 @@
 """What the native core brings: the same batches by the core, and by a library and PyTorch.
 
 The same JPEGs are made into the same tensors, bit for bit, in turns: from a pack without seek
-points, with seek points, and of seekable JPEGs; by ``decoder="simplejpeg"`` and by the core; with
+points, and with seek points; by ``decoder="simplejpeg"`` and by the core; with
 one thread and with two. Packs are in the page cache. The images are those of ``--images``, a folder
 of class folders, or crops of photographs that are made.
 
@@ -31,7 +31,6 @@ WORKS = {
 PACKS = {
     "as they are": {"seek_points": False},
     "seek points": {},
-    "seekable": {"seekable": True},
 }
 
 

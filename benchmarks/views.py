@@ -28,7 +28,7 @@ import levels
 import torch
 
 import packio
-from packio.images import native, several
+from packio.images import native, regions
 
 DINO = [
     *[packio.RandomResizedCrop(224, scale=(0.4, 1))] * 2,
@@ -45,13 +45,13 @@ POLICIES = ("chosen", "together", "apart")
 @contextlib.contextmanager
 def policy(name: str) -> Iterator[None]:
     """Let the core decode by a policy, for all images."""
-    before = several.is_less_at_once
+    before = regions.is_less_at_once
     if name != "chosen":
-        several.is_less_at_once = lambda _: name == "together"
+        regions.is_less_at_once = lambda _: name == "together"
     try:
         yield
     finally:
-        several.is_less_at_once = before
+        regions.is_less_at_once = before
 
 
 def measured(path: Path, views: list[Any], fidelity: str, rounds: int) -> dict[str, Any]:

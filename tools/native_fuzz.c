@@ -29,7 +29,6 @@ int packio_make(Scratch *scratch, const Request *requests, int count, const uint
                 int64_t size, const uint8_t *points, int64_t points_size);
 int64_t packio_find_points(Scratch *scratch, const uint8_t *data, int64_t size, uint8_t *points,
                            int64_t room);
-int64_t packio_end_of_scan(const uint8_t *data, int64_t size, int64_t scan);
 int64_t packio_recut(Scratch *scratch, const Recut *recut, const uint8_t *data, int64_t size,
                      uint8_t *out, int64_t room, int32_t *lengths, int32_t *used);
 int packio_unfilter(const uint8_t *rows, int64_t size, int64_t height, int64_t stride,

@@ -15,19 +15,17 @@ from typing import Any
 from PIL import Image
 from skimage import data
 
-from packio.images.jpeg import restarts
-
 SIZES = ((40, 48), (9, 17), (75, 60), (1, 1), (33, 5), (8, 130), (17, 16), (120, 90))
 WAYS: tuple[dict[str, Any], ...] = (
-    {}, {"optimize": True}, {"restart_marker_blocks": 2}, {"seekable": True},
+    {}, {"optimize": True}, {"restart_marker_blocks": 2}, {"restart_marker_rows": 1},
 )  # fmt: skip
 
 
-def encoded(image: Image.Image, *, seekable: bool = False, **options: Any) -> bytes:
+def encoded(image: Image.Image, **options: Any) -> bytes:
     """An image as a JPEG; options are those of Pillow."""
     held = io.BytesIO()
     image.save(held, "JPEG", **options)
-    return restarts.make_seekable(held.getvalue()) if seekable else held.getvalue()
+    return held.getvalue()
 
 
 def main() -> None:

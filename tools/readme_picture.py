@@ -22,7 +22,6 @@ IMAGES = REPOSITORY / "docs" / "images"
 
 Json = dict[str, Any]
 _OWN = {  # candidates of benchmarks/peers/run.py → how the picture calls them
-    "packio, Loader seekable exact lmdb": "packio, JPEGs with restart markers",
     "packio, Loader kept exact lmdb": "packio, JPEGs as they are",
 }
 _PEERS = {

@@ -162,7 +162,7 @@ def peers(result: Json) -> str:
 
 _CORE = {
     "simplejpeg": "simplejpeg, as they are", "core, no seek points": "native, as they are",
-    "core, seek points": "native, seek points", "core, seekable JPEGs": "native, seekable",
+    "core, seek points": "native, seek points",
 }  # fmt: skip
 
 

@@ -1,10 +1,10 @@
 """packio: packs of each format, through torch's DataLoader, and through packio's Loader.
 
 A way is named by what makes the batches (``threads`` of the main process, or ``workers``, for
-DataLoader; threads that work ahead, for ``Loader``), the bytes (``kept`` as they are, or
-``seekable``), the fidelity, and the format; ``simplejpeg`` before the format means decoded by that
-library instead of packio's native core. Raw pixels: ``gather`` makes batches in the main process,
-in one tensor that is reused, or in new ones, in torch's own threads, as many as cores, or in one.
+DataLoader; threads that work ahead, for ``Loader``), the bytes (``kept`` as they are), the
+fidelity, and the format; ``simplejpeg`` before the format means decoded by that library instead of
+packio's native core. Raw pixels: ``gather`` makes batches in the main process, in one tensor that
+is reused, or in new ones, in torch's own threads, as many as cores, or in one.
 """
 
 from __future__ import annotations
@@ -22,16 +22,13 @@ from torch.utils.data import DataLoader
 import packio
 
 _MAIN = (
-    "threads seekable fast lmdb", "threads seekable exact lmdb", "threads kept exact lmdb",
-    "workers seekable fast lmdb", "workers seekable exact lmdb", "workers kept exact lmdb",
+    "threads kept fast lmdb", "threads kept exact lmdb",
+    "workers kept fast lmdb", "workers kept exact lmdb",
 )  # fmt: skip
-_LOADER = (
-    "Loader seekable fast lmdb", "Loader seekable exact lmdb", "Loader kept exact lmdb",
-)  # fmt: skip
+_LOADER = ("Loader kept fast lmdb", "Loader kept exact lmdb")
 _WITHOUT_CORE = ("threads kept exact simplejpeg lmdb", "Loader kept exact simplejpeg lmdb")
 _OTHERS = tuple(
-    f"threads seekable fast {name}"
-    for name in ("tar", "h5", "tfrecord", "pth", "rec", "n5", "zarr")
+    f"threads kept exact {name}" for name in ("tar", "h5", "tfrecord", "pth", "rec", "n5", "zarr")
 )
 _RAW = (
     "gather reused threads lmdb", "gather reused one lmdb", "gather new threads lmdb",
@@ -40,7 +37,7 @@ _RAW = (
 WAYS = {
     "rrc224": (*_MAIN, *_LOADER, *_WITHOUT_CORE, *_OTHERS),
     **dict.fromkeys(("photos", "eval224", "bicubic384", "pairs"), (*_MAIN, _WITHOUT_CORE[0])),
-    "randaugment": _MAIN[3:],
+    "randaugment": _MAIN[2:],
     **dict.fromkeys(("raw224", "raw32", "raw32_crop"), _RAW),
 }
 _CROP = {"crop": packio.RandomResizedCrop(224), "hflip": 0.5}
@@ -76,7 +73,7 @@ def prepare(job: Job) -> None:
         packio.pack(raw_samples(job), path)
     else:
         source = job.source if job.work == "pairs" else job.source / "images"
-        packio.pack(source, path, seekable=path.stem == "seekable")
+        packio.pack(source, path)
 
 
 def raw_samples(job: Job) -> list[packio.Sample]:
@@ -96,7 +93,7 @@ def epochs(job: Job) -> Callable[[], Iterable[Any]]:
     """A DataLoader, a Loader, or gather."""
     how, what, *_ = job.way.split()
     options = dict(OPTIONS.get(job.work, {}))
-    if what in ("kept", "seekable"):
+    if what == "kept":
         options["fidelity"] = job.way.split()[2]
     if "simplejpeg" in job.way:
         options["decoder"] = "simplejpeg"

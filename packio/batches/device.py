@@ -1,8 +1,8 @@
 """One batch made on a device: JPEGs are decoded there together, then cropped, resized, mirrored.
 
-Threads read, check, and cut seekable JPEGs, as for any batch; the framing is that of any batch
-(`packio.batches.framing`). Pillow decodes the images that the device's decoder cannot take or fails
-on, in the threads; these images are then copied to the device.
+Threads read and check, and the framing is made, as for any batch (`packio.batches.framing`). Pillow
+decodes the images that the device's decoder cannot take or fails on, in the threads; these images
+are then copied to the device.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from packio.batches import images
 from packio.batches.columns import FieldColumn, Made, make_each
 from packio.batches.framing import Framing, Settings
 from packio.batches.images import CHANNELS
-from packio.images import planes, regions, several
+from packio.images import planes, regions
 from packio.images.decoders import Decoder
 from packio.images.geometry import Geometry
-from packio.images.regions import Cut, Need
+from packio.images.regions import Need
 from packio.packs.opening import Pack
 from packio.packs.rows import Row
 from packio.system.threads import Threads
@@ -29,19 +29,12 @@ from packio.system.threads import Threads
 _MOST = 1 << 30  # bytes of pixels that are decoded at once; 1,900 images of 500 x 375
 
 
-class _Jpeg(NamedTuple):
-    """A JPEG that goes to the device."""
+class _Job(NamedTuple):
+    """What the device is to make of a JPEG."""
 
     data: bytearray
     size: tuple[int, int]  # (height, width) in pixels
-
-
-class _Job(NamedTuple):
-    """What the device is to make of a sample."""
-
     needs: Sequence[Need]  # one a view
-    cuts: list[Cut]  # one a view; several may be of the same bytes
-    pieces: dict[int, _Jpeg]  # by the id of a cut's bytes
 
 
 class _View:
@@ -62,10 +55,9 @@ class _View:
     def _zeros(self, *shape: int) -> torch.Tensor:
         return torch.zeros(shape, dtype=torch.float32, device=self._device)
 
-    def draw(self, slot: int, pixels: torch.Tensor, need: Need, cut: Cut) -> None:
-        """Make the image of one sample, of the (C, H, W) pixels of a cut."""
+    def draw(self, slot: int, pixels: torch.Tensor, need: Need) -> None:
+        """Make the image of one sample, of the (C, H, W) pixels of its JPEG."""
         top, left, height, width = need.box
-        top, left = top - cut.top, left - cut.left
         box = pixels[:, top : top + height, left : left + width]
         box = planes.oriented(box, need.orientation)
         frame = need.frame
@@ -121,21 +113,16 @@ def make(pack: Pack, framing: Framing, threads: Threads | None, device: torch.de
 
 
 def _read(pack: Pack, settings: Settings, row: Row, needs: Sequence[Need]) -> _Job | None:
-    """Read a sample, and cut out what its views need; None if the device should not have it."""
+    """Read a sample; None if the device should not have it."""
     with pack.naming(row):
         if not settings.decoder.takes(row):
             return None
         data = pack.read(row)
-        cuts = several.cut_all(data, row, needs)
-        pieces: dict[int, _Jpeg] = {}
-        for piece in {id(cut.data): cut.data for cut in cuts}.values():
-            size = settings.decoder.size(piece)
-            if size is None:
-                return None
-            if piece is data:
-                regions.check_whole(size, row)
-            pieces[id(piece)] = _Jpeg(bytearray(piece), size)
-        return _Job(needs, cuts, pieces)
+        size = settings.decoder.size(data)
+        if size is None:
+            return None
+        regions.check_whole(size, row)
+        return _Job(bytearray(data), size, needs)
 
 
 def _groups(samples: dict[int, _Job]) -> Iterator[dict[int, _Job]]:
@@ -143,7 +130,7 @@ def _groups(samples: dict[int, _Job]) -> Iterator[dict[int, _Job]]:
     group: dict[int, _Job] = {}
     total = 0
     for slot, sample in samples.items():
-        needed = sum(3 * math.prod(piece.size) for piece in sample.pieces.values())
+        needed = 3 * math.prod(sample.size)
         if group and total + needed > _MOST:
             yield group
             group, total = {}, 0
@@ -157,20 +144,13 @@ def _draw(
     decoder: Decoder, group: dict[int, _Job], views: Sequence[_View], device: torch.device
 ) -> set[int]:
     """Decode samples on the device, and make their images; returns the slots that succeeded."""
-    given = [piece for sample in group.values() for piece in sample.pieces.values()]
-    decoded = iter(decoder.decode_batch([piece.data for piece in given], device))
+    decoded = decoder.decode_batch([sample.data for sample in group.values()], device)
     made: set[int] = set()
-    for slot, sample in group.items():
-        found = {key: next(decoded) for key in sample.pieces}
-        pixels = {
-            key: one for key, one in found.items()
-            if one is not None
-            and one.shape == (CHANNELS[decoder.mode], *sample.pieces[key].size)
-        }  # fmt: skip
-        if len(pixels) == len(found):
+    for (slot, sample), pixels in zip(group.items(), decoded, strict=True):
+        if pixels is not None and pixels.shape == (CHANNELS[decoder.mode], *sample.size):
             made.add(slot)
-            for view, need, cut in zip(views, sample.needs, sample.cuts, strict=True):
-                view.draw(slot, pixels[id(cut.data)], need, cut)
+            for view, need in zip(views, sample.needs, strict=True):
+                view.draw(slot, pixels, need)
     return made
 
 

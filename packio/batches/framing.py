@@ -21,7 +21,6 @@ from packio.images.decoders import Decoder
 from packio.images.frames import Placement
 from packio.images.geometry import Geometry, Uniforms
 from packio.images.regions import Need
-from packio.index.indexfile import SEEKABLE
 from packio.packs.rows import FEW, Row, RowList
 from packio.sample.record import IMAGE
 from packio.system.caching import cached_property
@@ -172,8 +171,7 @@ class Framing:
     def needs(self) -> Sequence[Need]:
         """What the views need of the images, in columns; empty in a framing of few samples."""
         rows = self.rows
-        size, flags = (rows.column("height"), rows.column("width")), rows.column("flags")
-        return _needs(self.settings, self.columns, *size, (flags & SEEKABLE) != 0)
+        return _needs(self.settings, self.columns, rows.column("height"), rows.column("width"))
 
 
 def placements_of_one(settings: Settings, row: Row, key: int, lane: int = 0) -> list[Placement]:
@@ -234,7 +232,7 @@ def _upright(height: Integer, width: Integer, orientation: Integer) -> tuple[Int
 
 def needs_of_one(settings: Settings, row: Row, placements: Sequence[Placement]) -> list[Need]:
     """What is needed of a single sample's images, one a view."""
-    return _needs(settings, placements, row.height, row.width, bool(row.flags & SEEKABLE))
+    return _needs(settings, placements, row.height, row.width)
 
 
 def _placements(
@@ -257,18 +255,13 @@ def _placements(
 
 
 def _needs(
-    settings: Settings,
-    placements: Sequence[Placement],
-    height: Integer,
-    width: Integer,
-    cuttable: Integer,
+    settings: Settings, placements: Sequence[Placement], height: Integer, width: Integer
 ) -> list[Need]:
     """What is needed of the images of one sample, or of N, one a view."""
     needs = []
     for crop, placement in zip(settings.views, placements, strict=True):
         how = crop.interpolation if crop else "nearest"
-        one = regions.needed(placement, height, width, how, cuttable=cuttable, fast=settings.fast)
-        needs.append(one)
+        needs.append(regions.needed(placement, height, width, how, fast=settings.fast))
     return needs
 
 

@@ -14,11 +14,10 @@ from packio.batches.columns import FieldColumn, Made, apart, make_each, together
 from packio.batches.framing import FLIPS, Draw, Framing, Settings
 from packio.batches.levels import Taken
 from packio.errors import DecodeError, IntegrityError, OptionError
-from packio.images import native, regions, several, tensors
+from packio.images import native, regions, tensors
 from packio.images.decoders import Decoder
 from packio.images.geometry import Geometry
-from packio.images.regions import Need
-from packio.index.indexfile import SEEKABLE
+from packio.images.regions import Decoded, Need
 from packio.packs import raw
 from packio.packs.opening import Pack
 from packio.packs.rows import Row, RowList
@@ -175,20 +174,18 @@ def _made(
     elif row.dtype != "uint8":
         decoder = settings.unchanged
     if rows is not None and _is_as_decoded(rows.facts, decoder):
-        part = regions.of_pixels(rows.pixels(row.position))
+        part = Decoded(rows.pixels(row.position), 1)
         with pack.naming(row):
             made = [regions.render(part, *pair) for pair in zip(needs, outs, strict=True)]
         rows.pixels(row.position)  # looked at again, as they may have changed meanwhile
         return made
     data = pack.read(row, name)
-    if name != IMAGE or row.flags & SEEKABLE:
+    if name != IMAGE:
         points = b""
     elif points is None:
         points = pack.seek_points(row.position) if decoder.core_takes(row) else b""
     try:  # with `pack.naming` it would take four calls more
-        if len(needs) == 1:
-            return [regions.make(decoder, data, row, needs[0], outs[0], points)]
-        return several.make(decoder, data, row, needs, outs, points)
+        return regions.make(decoder, data, row, needs, outs, points)
     except Exception as error:
         pack.naming(row, name).tell(error)
         raise

@@ -15,7 +15,6 @@ import numpy as np
 from packio.batches.framing import Draw, Framing, Settings
 from packio.images import regions
 from packio.images.regions import Need
-from packio.index.indexfile import SEEKABLE
 from packio.packs.opening import Pack
 from packio.packs.rows import Row, RowList
 from packio.sample.levels import size_at
@@ -79,9 +78,7 @@ def _smallest(pack: Pack, need: Need, there: Mapping[int, Row]) -> Level | None:
     divisor = regions.smallest(need, there)
     if divisor is None:
         return None
-    row = there[divisor]
-    own = need._replace(level=divisor, cuttable=bool(row.flags & SEEKABLE))
-    return Level(pack.levels[divisor], row, own)
+    return Level(pack.levels[divisor], there[divisor], need._replace(level=divisor))
 
 
 def rows_read(rows: RowList, each: Sequence[Taken] | None) -> dict[str, RowList]:

@@ -14,9 +14,9 @@ import numpy as np
 
 from packio.batches.framing import Framing
 from packio.errors import DecodeError, IntegrityError, ReadError
-from packio.images import native, regions, several
+from packio.images import native, regions
 from packio.images.regions import Need
-from packio.index.indexfile import PROGRESSIVE, SEEKABLE, SPLIT_RECORD
+from packio.index.indexfile import PROGRESSIVE, SPLIT_RECORD
 from packio.packs.opening import Pack
 from packio.storage.folder import FolderFiles
 from packio.storage.local import LocalFiles
@@ -103,7 +103,7 @@ def _samples(framing: Framing, points: Sequence[bytes]) -> tuple[np.ndarray, np.
     samples["is_checked"] = 1
     sizes = np.fromiter(map(len, points), np.int64, len(points))
     samples["points"] = sizes.cumsum() - sizes
-    samples["points_size"] = np.where(flags & SEEKABLE, 0, sizes)
+    samples["points_size"] = sizes
     takes = np.fromiter(map(decoder.core_takes, rows), bool, len(rows))
     in_vain = flags & (SPLIT_RECORD | PROGRESSIVE) != 0  # the core declines them, once it has read
     return samples, takes & (samples["offset"] >= 0) & ~in_vain
@@ -143,12 +143,12 @@ def _decode_once(
 ) -> None:
     """Say which samples are decoded once for all views; leave out what neither way suits.
 
-    It is as `packio.images.several` chooses for a sample.
+    It is as `packio.images.regions` chooses for a sample.
     """
-    scales, is_cuttable = requests["scale"], framing.needs[0].cuttable
+    scales = requests["scale"]
     wanted &= (scales == scales[:, :1]).all(1)
-    is_less = several.is_less_at_once(framing.needs)
-    samples["is_once"] = ~(is_cuttable | (samples["points_size"] > 0)) | is_less
+    is_less = regions.is_less_at_once(framing.needs)
+    samples["is_once"] = (samples["points_size"] == 0) | is_less
 
 
 def _frame(requests: np.ndarray, need: Need) -> None:

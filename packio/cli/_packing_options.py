@@ -130,12 +130,8 @@ OLD_SAMPLES = SAMPLES | _options(
         metavar="NAME|SHARES",
     ),
 )  # fmt: skip
-SEEKABLE = _options(
+SEEK_POINTS = _options(
     None,
-    seekable=_one(
-        bool, "Put restart markers into JPEGs. Pixels stay the same; crops decode faster.",
-        default=False,
-    ),
     seek_points=_one(
         bool, "Keep in the index where the decoding of a JPEG may begin: crops decode faster, and "
         "the JPEGs stay as they are.", "--seek-points/--no-seek-points", default=True,

@@ -15,7 +15,7 @@ from packio.packing import convert
 
 
 @group.takes(
-    group.OUTPUT, group.FRAME, group.OLD_SAMPLES, group.IMAGES, group.SEEKABLE, group.LEVELS,
+    group.OUTPUT, group.FRAME, group.OLD_SAMPLES, group.IMAGES, group.SEEK_POINTS, group.LEVELS,
     group.RUN,
     group.of_plugins("formats"),
 )  # fmt: skip

@@ -72,9 +72,6 @@ def _print(report: ExtractReport) -> None:
           f"{report.bytes / 1e6:,.1f} MB, {report.seconds:.1f} s")  # fmt: skip
     if len(report.fields) > 1:
         say(f"files by field: {each}")
-    if report.seekable:
-        say(f"{report.seekable:,} of them are seekable JPEGs: pixels as in the source, bytes "
-              "as in the pack")  # fmt: skip
     if report.table is not None:
         told = ", ".join(("keys", *report.annotations, *list(report.fields)[1:]))
         say(f"{report.table.name}: {told}\npack it again: {report.command}")

@@ -145,7 +145,7 @@ def _images(summary: dict[str, Any]) -> _Lines:
         yield name, ", ".join(f"{what}: {n:,}" for what, n in summary[name].items()) or "-"
     yield "oriented", f"{summary['oriented']:,} with an Exif orientation other than 1"
     yield "progressive", f"{summary['progressive']:,}"
-    yield "seekable", f"{summary['seekable']:,}; {summary['seek_points']:,} by seek points"
+    yield "seek points", f"{summary['seek_points']:,}"
     if (found := summary["statistics"]) is not None:
         for name in ("mean", "std"):
             channels = ", ".join(f"{value:.4f}" for value in found[name])

@@ -13,11 +13,11 @@ from packio.cli._progress import ProgressLine
 from packio.cli._reports import show, show_dry_run
 from packio.errors import OptionError
 
-_TO_WRITE = {*group.RUN, *group.PARTS, *group.SEEKABLE} - {"check"}  # nothing to a dry run
+_TO_WRITE = {*group.RUN, *group.PARTS, *group.SEEK_POINTS} - {"check"}  # nothing to a dry run
 
 
 @group.takes(
-    group.SOURCE, group.BOXES, group.OUTPUT, group.SAMPLES, group.IMAGES, group.SEEKABLE,
+    group.SOURCE, group.BOXES, group.OUTPUT, group.SAMPLES, group.IMAGES, group.SEEK_POINTS,
     group.LEVELS, group.RUN,
     group.PARTS, group.of_plugins("sources"), group.of_plugins("formats"),
 )  # fmt: skip

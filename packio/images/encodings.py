@@ -15,7 +15,7 @@ import zlib
 from typing import TYPE_CHECKING
 
 from packio.errors import DecodeError, Decoding, LimitError
-from packio.images.jpeg import header as jpeg_header
+from packio.images import jpeg_header
 from packio.sample.facts import Facts
 from packio.system.locks import unforked
 
@@ -148,7 +148,7 @@ def _jpeg_facts(data: bytes) -> Facts | None:
         return None
     return Facts(
         "jpeg", header.height, header.width, header.components, "uint8",
-        header.orientation, header.progressive, header.restarts and not header.progressive,
+        header.orientation, header.progressive,
     )  # fmt: skip
 
 

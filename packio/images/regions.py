@@ -1,4 +1,4 @@
-"""The part of an image that an output needs: cut out, decoded, resized; nothing beyond it.
+"""The part of an image that outputs need: decoded, cut out, resized; as little beyond it as can be.
 
 "exact" decodes the box at full quality, so that its pixels are those of the whole image's decode,
 and resizes it with antialiasing. "fast" decodes a box that is much larger than the output at 1/2,
@@ -6,6 +6,10 @@ and resizes it with antialiasing. "fast" decodes a box that is much larger than 
 time than a library's less exact ones; without the core, "fast" upsamples chroma by repeating it,
 and resizes with the fastest library that is installed. ``packio bench-decode --parity`` tells how
 much the libraries' differ.
+
+Entropy-coded data of one place are decoded once, whatever number of outputs shows the place, as the
+views of a sample. But where outputs show places that lie apart, each place is decoded by itself,
+because less lies in all of them than in the box that holds them.
 """
 
 from __future__ import annotations
@@ -13,70 +17,50 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, cast
+from functools import reduce
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from packio import registry
 from packio.errors import DecodeError, MissingPackageError
 from packio.images import frames, native
-from packio.images.arithmetic import Condition, Integer, everywhere, nowhere
+from packio.images.arithmetic import Condition, Integer, everywhere, larger, nowhere, smaller
 from packio.images.decoders import Decoder, Described
 from packio.images.frames import SPARE, Box, Frame, Placement, oriented
-from packio.images.jpeg.window import window
 from packio.images.pixels import render as draw
 
 FIDELITIES = ("exact", "fast")
-WORTH_CUTTING = 0.9  # of the image: a larger box is cut out of the decoded image
 # Pixels for one of the output, for which bilinear interpolation needs no antialiasing: for 35 dB on
 # each of the crops of tests/images/test_fidelity.py, as `packio.images.frames.SPARE`.
 _SMOOTH_ENOUGH = 1.25
 _SMOOTH = ("bilinear", "bicubic")  # ways that a smaller image can be resized by, too
+# What a decode takes by itself, in pixels of a box: 0.018 ms beside 1.5 ms for 10^6 pixels. Blocks
+# are decoded whole: about one more along each side. With four crops of 96 of photographs of 500 x
+# 400 a choice by these numbers took 1 % more time than the better one for each image, a choice by
+# pixels alone 10 %; of SimCLR's and DINO's crops both chose alike. benchmarks/views.py compares.
+_A_CALL, _BLOCK = 12_000, 16
 
 
 class Need(NamedTuple):
-    """What is needed of one image; numbers, or columns as `packio.images.frames.each` splits.
+    """What is needed of one image; numbers, or columns as `packio.images.frames.each` splits."""
 
-    Attributes:
-        frame: In the upright image, and no more of it than is `packio.images.frames.shown`.
-        box: The box of the frame, in the stored image.
-        orientation: To turn the image by, 1..8.
-        hflip, vflip: Whether to mirror the output left-right, top-bottom.
-        cuttable: Whether its JPEG has restart markers.
-        fast: Whether fidelity is "fast".
-        how: Interpolation.
-        level: Divisor of the level of the image that the output is made from; 1: the image itself.
-            Frame and box are those of the image all the same.
-    """
-
-    frame: Frame
-    box: Box
-    orientation: int
-    hflip: bool
-    vflip: bool
-    cuttable: bool
-    fast: bool
-    how: str
+    frame: Frame  # in the upright image, and no more of it than is `packio.images.frames.shown`
+    box: Box  # of the frame, in the stored image
+    orientation: int  # to turn the image by, 1..8
+    hflip: bool  # of the output, left-right
+    vflip: bool  # top-bottom
+    fast: bool  # whether fidelity is "fast"
+    how: str  # interpolation
+    # Divisor of the level of the image that the output is made from; 1: the image itself. Frame and
+    # box are those of the image all the same.
     level: int = 1
 
 
-def needed(
-    placement: Placement,
-    height: Integer,
-    width: Integer,
-    how: str,
-    *,
-    cuttable: Condition,
-    fast: bool,
-) -> Need:
-    """What is needed of an image for a placement, or of N images for a placement of columns.
+def needed(placement: Placement, height: Integer, width: Integer, how: str, *, fast: bool) -> Need:
+    """What is needed of a stored image for a placement, or of N images for one of columns.
 
     An image that EXIF turns is resized whole, then turned.
-
-    Args:
-        placement: What to take.
-        height, width: Of the stored image, pixels.
-        how, cuttable, fast: As the attributes of `Need`.
     """
     frame, orientation = placement.frame, placement.orientation
     upright = orientation == 1
@@ -88,139 +72,124 @@ def needed(
         if not nowhere(upright):
             part = frames.merged(upright, frames.shown(frame, how, fast=fast), part)
         box = frames.stored_box(part[:4], orientation, height, width)
-    return Need(part, box, orientation, placement.hflip, placement.vflip, cuttable, fast, how)
+    return Need(part, box, orientation, placement.hflip, placement.vflip, fast, how)
 
 
 def make(
-    decoder: Decoder, data: bytes, stored: Described, need: Need, out: np.ndarray | None,
-    points: bytes = b"",
-) -> np.ndarray:  # fmt: skip
-    """Make an output of an image: by the native core, or else by `decode` and `render`.
+    decoder: Decoder, data: bytes, stored: Described, needs: Sequence[Need],
+    outs: Sequence[np.ndarray | None], points: bytes = b"",
+) -> list[np.ndarray]:  # fmt: skip
+    """Make outputs of an image: by the native core, or else by `decode` and `render`.
 
     Args:
-        decoder, data, stored, need: As of `decode`.
-        out: As of `render`.
-        points: As of `packio.images.native.make`.
+        decoder: Of the mode that the outputs have.
+        data: The encoded bytes, checked.
+        stored: What the index says of the whole image, or of the level.
+        needs: What each output needs; all of one level.
+        outs: Where each goes, as of `render`.
+        points: The seek points of a JPEG.
+
+    Returns:
+        The outputs. Under "fast" the pixels of an image that the core declines may differ from
+        those of an output that is made alone.
     """
+    made: list[Any] = [None] * len(needs)
+    left: Sequence[int] = range(len(needs))
     if decoder.core_takes(stored):
-        made = _made_by_core(decoder, data, stored, need, out, points)
-        if made is not None:
-            return made
+        left = _make_by_core(decoder, data, stored, needs, outs, points, made)
     elif decoder.has_core and stored.encoding == "jpeg":
         decoder.count_declined(native.KIND)
-    return render(decode(decoder, data, stored, need), need, out)
+    if left:
+        part = decode(decoder, data, stored, [needs[view] for view in left])
+        for view in left:
+            made[view] = render(part, needs[view], outs[view])
+    return made
 
 
-def _made_by_core(
-    decoder: Decoder, data: bytes, stored: Described, need: Need, out: np.ndarray | None,
-    points: bytes,
-) -> np.ndarray | None:  # fmt: skip
-    """What the native core makes of an image; None if it declines."""
-    frame, box, orientation, hflip, vflip, _, _, how, level = need
-    if out is None:
-        channels = stored.channels if decoder.mode == "GRAY" else 3
-        out = np.empty((channels, *frame[8:10]), np.uint8)
-    size = stored.height * level, stored.width * level  # of the image, or a few pixels more
-    status = native.make(
-        data, size, box, frame, out, orientation=orientation, hflip=hflip, vflip=vflip, how=how,
-        points=points, scale=scale_of(need), level=level,
-    )  # fmt: skip
-    if status:
-        decoder.count_declined(status)
-    return None if status else out
+def _make_by_core(
+    decoder: Decoder, data: bytes, stored: Described, needs: Sequence[Need],
+    outs: Sequence[np.ndarray | None], points: bytes, made: list[Any],
+) -> list[int]:  # fmt: skip
+    """Put the outputs that the native core makes into ``made``; return those that it declines."""
+    level, requests = needs[0].level, []
+    height, width = stored.height * level, stored.width * level  # or a few pixels more
+    for view, need in enumerate(needs):
+        frame, box, orientation, hflip, vflip, _, how, _ = need
+        out = outs[view]
+        if out is None:
+            channels = stored.channels if decoder.mode == "GRAY" else 3
+            out = np.empty((channels, *frame[8:10]), np.uint8)
+        made[view] = out
+        scale = scale_of(need)
+        requests.append(native.request(
+            height, width, box, frame, out, orientation, hflip, vflip, how, scale, level
+        ))  # fmt: skip
+    left = []
+    # a level has restart markers: a part of it can be decoded as one behind a seek point can
+    groups = _grouped(needs, is_cuttable=bool(points) or level > 1) if len(needs) > 1 else [[0]]
+    while groups:
+        views = groups.pop()
+        joined = b"".join(map(requests.__getitem__, views))
+        status = native.make(data, joined, len(views), points)
+        if status == native.OUTPUT and len(views) > 1:
+            groups += [[view] for view in views]  # it makes all but one of them, perhaps
+        elif status:
+            decoder.count_declined(status)
+            left += views
+    return left
 
 
-def core_output(
-    decoder: Decoder, stored: Described, need: Need, out: np.ndarray | None
-) -> native.Output:
-    """An output as the native core takes it."""
-    frame, box, orientation, hflip, vflip, _, _, how, _ = need
-    if out is None:
-        channels = stored.channels if decoder.mode == "GRAY" else 3
-        out = np.empty((channels, *frame[8:10]), np.uint8)
-    return native.Output(box, frame, out, orientation, hflip, vflip, how)
+def _grouped(needs: Sequence[Need], *, is_cuttable: bool) -> list[list[int]]:
+    """Which views are decoded together, so that least is decoded in all."""
+    by_scale: dict[int, list[int]] = {}
+    for view, need in enumerate(needs):
+        by_scale.setdefault(scale_of(need), []).append(view)
+    groups: list[list[int]] = []
+    for views in by_scale.values():
+        at_once = not is_cuttable or is_less_at_once([needs[view] for view in views])
+        groups += [views] if at_once else [[view] for view in views]
+    return groups
 
 
-def core_declines(
-    data: bytes, stored: Described, need: Need, outputs: Sequence[native.Output], points: bytes
-) -> int:
-    """Make outputs by the native core. Returns 0, or why it declines: see `native.REASONS`.
+def is_less_at_once(needs: Sequence[Need]) -> Condition:
+    """Whether it takes less to decode the box that holds all boxes than to decode each box.
 
-    Args:
-        data, stored, points: As of `make`.
-        need: Of one of the outputs; its level and its scale are those of all.
-        outputs: To make.
+    Of the outputs of one image, or of N, in columns.
     """
-    level = need.level
-    size = stored.height * level, stored.width * level  # of the image, or a few pixels more
-    scale = scale_of(need)
-    return native.make_all(data, size, outputs, points=points, scale=scale, level=level)
+    boxes = [need.box for need in needs]
+    top, left = reduce(smaller, (b[0] for b in boxes)), reduce(smaller, (b[1] for b in boxes))
+    bottom, right = (
+        reduce(larger, (box[i] + box[i + 2] for box in boxes)) for i in (0, 1)
+    )  # fmt: skip
+    return _cost(bottom - top, right - left) < sum(_cost(b[2], b[3]) for b in boxes)
 
 
-class Cut(NamedTuple):
-    """The bytes that are needed of an image."""
-
-    data: bytes  # or a bytearray, where they are cut out
-    top: int  # of the bytes' pixels, in the stored image
-    left: int
+def _cost(height: Integer, width: Integer) -> Integer:
+    """What it takes to decode a box, in pixels; see `_A_CALL`."""
+    return (height + _BLOCK) * (width + _BLOCK) + _A_CALL
 
 
 class Decoded(NamedTuple):
-    """What was decoded of one image."""
+    """An image that was decoded, perhaps smaller."""
 
     pixels: np.ndarray  # (H, W, C), as stored
-    top: int  # of the pixels, in the stored image
-    left: int
     scale: int  # pixels of the stored image for one of these, along a side
 
 
-def decode(decoder: Decoder, data: bytes, stored: Described, need: Need) -> Decoded:
-    """Decode what is needed of an image, and as little else as can be.
+def decode(decoder: Decoder, data: bytes, stored: Described, needs: Sequence[Need]) -> Decoded:
+    """Decode an image once for some outputs by a library; arguments as of `make`.
 
-    Args:
-        decoder: Of the mode that the output has.
-        data: The encoded bytes, checked.
-        stored: What the index says of the whole image, or of the level.
-        need: What an output needs of the image.
+    It is decoded smaller for a lone output only.
     """
-    piece, top, left = cut(data, stored, need) if need.cuttable else (data, 0, 0)
-    scale = 1
+    scale, (need, *others) = 1, needs
     if need.fast:
-        scale = _scale(need) if stored.encoding == "jpeg" else 1
-        pixels, scale = decoder.fast(piece, stored, scale)
+        scale = 1 if others or stored.encoding != "jpeg" else scale_of(need)
+        pixels, scale = decoder.fast(data, stored, scale)
     else:
-        pixels = decoder(piece, stored)
-    if piece is data and (scale != 1 or pixels.shape[:2] != (stored.height, stored.width)):
+        pixels = decoder(data, stored)
+    if scale != 1 or pixels.shape[:2] != (stored.height, stored.width):
         check_whole(pixels.shape[:2], stored, scale)
-    level = need.level
-    part = Decoded(pixels, level * top, level * left, level * scale)
-    if piece is not data:
-        _check_holds(part, stored, need.box)
-    return part
-
-
-def of_pixels(pixels: np.ndarray) -> Decoded:
-    """The part of an image whose pixels are all there."""
-    return Decoded(pixels, 0, 0, 1)
-
-
-def cut(data: bytes, stored: Described, need: Need) -> Cut:
-    """Cut out the bytes that are needed, where that can be done and saves time; else all bytes."""
-    box = _box_at(need)
-    if need.cuttable and box[2] * box[3] < WORTH_CUTTING * stored.height * stored.width:
-        piece, top, left = window(data, box, (stored.height, stored.width))
-        return Cut(cast("bytes", piece), top, left)  # a buffer, as good to decoders
-    return Cut(data, 0, 0)
-
-
-def _box_at(need: Need) -> Box:
-    """The pixels of the level, or of the image, that show the box."""
-    if need.level == 1:
-        return need.box
-    top, left, height, width = need.box
-    first = top // need.level, left // need.level
-    high, broad = -(-(top + height) // need.level), -(-(left + width) // need.level)
-    return *first, high - first[0], broad - first[1]
+    return Decoded(pixels, need.level * scale)
 
 
 def scale_of(need: Need) -> int:
@@ -228,7 +197,10 @@ def scale_of(need: Need) -> int:
 
     Under "fast" it is the largest that leaves some more pixels than are needed.
     """
-    return _scale(need) if need.fast else 1
+    if not need.fast:
+        return 1
+    ratio = spare(need) / need.level
+    return next((s for s in (8, 4, 2) if ratio >= SPARE * s), 1)
 
 
 def scales(need: Need) -> Integer:
@@ -254,11 +226,6 @@ def ratios_of(frame: Frame) -> np.ndarray | None:
     return np.array([pair or (0.0, 0.0) for pair in pairs])
 
 
-def _scale(need: Need) -> int:
-    ratio = spare(need) / need.level
-    return next((s for s in (8, 4, 2) if ratio >= SPARE * s), 1)
-
-
 def spare(need: Need) -> float:
     """Pixels of the box for one pixel of the output, along the side that has fewer.
 
@@ -273,56 +240,33 @@ def spare(need: Need) -> float:
 def smallest(need: Need, divisors: Iterable[int]) -> int | None:
     """Divisor of the smallest level that has enough pixels for an output; None: none has.
 
-    Args:
-        need: What the output needs of the image.
-        divisors: Of the levels that there are, the smallest levels first.
+    ``divisors`` are those of the levels that there are, the smallest levels first.
     """
     pixels = spare(need)
     return next((divisor for divisor in divisors if pixels >= SPARE * divisor), None)
 
 
 def check_whole(size: tuple[int, ...], stored: Described, scale: int = 1) -> None:
-    """Check the size of a whole image that was decoded, or is to be.
-
-    Args:
-        size: (height, width), pixels.
-        stored: What the index says.
-        scale: The image is decoded at 1/scale of its size.
-    """
+    """Check the (height, width) of an image that was decoded at 1/scale of its size."""
     whole = stored.height, stored.width
     if size != (whole if scale == 1 else tuple(-(-side // scale) for side in whole)):
-        raise _wrong_size(size, stored, scale)
-
-
-def _check_holds(part: Decoded, stored: Described, box: Box) -> None:
-    """Check that a part of an image holds a box."""
-    height, width = part.pixels.shape[:2]
-    bottom, right = part.top + height * part.scale, part.left + width * part.scale
-    if box[0] + box[2] > bottom or box[1] + box[3] > right:
-        raise _wrong_size((height, width), stored, part.scale)
-
-
-def _wrong_size(size: tuple[int, ...], stored: Described, scale: int) -> DecodeError:
-    return DecodeError(
-        f"decodes to {size[1]}x{size[0]} pixels, not to {stored.width}x{stored.height}"
-        + (f" at 1/{scale}" if scale > 1 else "")
-    )
+        raise DecodeError(
+            f"decodes to {size[1]}x{size[0]} pixels, not to {stored.width}x{stored.height}"
+            + (f" at 1/{scale}" if scale > 1 else "")
+        )
 
 
 def render(part: Decoded, need: Need, out: np.ndarray | None) -> np.ndarray:
-    """Make the output of what was decoded.
+    """Make an output of what was decoded.
 
     Args:
         part: As `decode` gave it.
-        need: As `decode` got it.
+        need: What the output needs.
         out: (C, out_height, out_width), contiguous; all of it is written. None makes one.
-
-    Returns:
-        The output.
     """
-    frame, _, orientation, hflip, vflip, _, fast, how, _ = need
+    frame, _, orientation, hflip, vflip, fast, how, _ = need
     small = _resized_fast(part, need) if fast else None
-    pixels = boxed(part, need) if small is None else small
+    pixels = boxed(part.pixels, need) if small is None else small
     if small is not None:  # it is left to turn and to cut the image
         frame = Frame(0, 0, *frame[4:6], *frame[4:10])
     if orientation != 1:
@@ -333,10 +277,9 @@ def render(part: Decoded, need: Need, out: np.ndarray | None) -> np.ndarray:
     return out
 
 
-def boxed(part: Decoded, need: Need) -> np.ndarray:
-    """The pixels of the box, (height, width, C), as stored; a view."""
-    (pixels, above, before, _), (top, left, height, width) = part, need.box
-    top, left = top - above, left - before
+def boxed(pixels: np.ndarray, need: Need) -> np.ndarray:
+    """The pixels of the box of an image, (height, width, C), as stored; a view."""
+    top, left, height, width = need.box
     return pixels[top : top + height, left : left + width]
 
 
@@ -350,7 +293,7 @@ def _resized_fast(part: Decoded, need: Need) -> np.ndarray | None:
         size = size[1], size[0]
     top, left, height, width = need.box
     span = (height, width) if frame.ratio is None else map(operator.mul, frame.ratio, size)
-    y, x, high, broad = (n / scale for n in (top - part.top, left - part.left, *span))
+    y, x, high, broad = (n / scale for n in (top, left, *span))
     if scale > 1:
         return _by_pillow(part.pixels, (x, y, x + broad, y + high), size, need.how)
     cv2 = _opencv()
@@ -359,7 +302,7 @@ def _resized_fast(part: Decoded, need: Need) -> np.ndarray | None:
         return None
     if part.pixels.dtype != np.uint8:
         return None
-    box = part.pixels[int(y) : int(y) + height, int(x) : int(x) + width]
+    box = boxed(part.pixels, need)
     small: np.ndarray = cv2.resize(box, (size[1], size[0]), interpolation=cv2.INTER_LINEAR)
     return small if small.ndim == 3 else small[:, :, None]
 

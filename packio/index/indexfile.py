@@ -57,7 +57,7 @@ UNFINISHED_SUFFIX = ".packio-tmp"  # of what is beside a pack while it is built 
 
 _KEYS = 1 << 16  # that are read at a time where all are read
 
-SEEKABLE, SPLIT_RECORD, PROGRESSIVE = 1, 2, 4  # bits of the column "flags"
+SPLIT_RECORD, PROGRESSIVE = 2, 4  # bits of the column "flags"; 1 is free
 
 
 class Index:
@@ -294,4 +294,4 @@ def write(
 
 def flags_of(facts: Facts) -> int:
     """The column ``flags`` of a sample, as far as its image says."""
-    return (PROGRESSIVE if facts.progressive else 0) | (SEEKABLE if facts.seekable else 0)
+    return PROGRESSIVE if facts.progressive else 0

@@ -107,7 +107,7 @@ def _is_rgb(value: Any) -> bool:
 def _is_recipe(value: Any) -> bool:
     return _object(
         source=_is_text, reading=_is_object, choice=_is_object, writing=_is_object,
-        encoding=_object("encode", encode=_is_text), check=_is_text, seekable=_is_flag,
+        encoding=_object("encode", encode=_is_text), check=_is_text,
         seek_points=_is_flag, is_mixed=_is_flag,
         stats=lambda count: count is None or _is_count(count),
         levels=lambda levels: levels is None or _is_object(levels),

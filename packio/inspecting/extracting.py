@@ -20,7 +20,6 @@ import numpy as np
 
 from packio.datasets.selection import selected
 from packio.images import encodings
-from packio.index.indexfile import SEEKABLE
 from packio.inspecting import coco_file
 from packio.inspecting.annotations import (
     CLASS_NAMES,
@@ -55,8 +54,6 @@ class ExtractReport:
         annotations: What is in the table beside the names of files: "label", "split", …
         command: Packs the table again, with everything; None without a table.
         empty_classes: Folders made for classes that have no sample.
-        seekable: JPEGs among the files that carry the restart markers of ``seekable=True``. Their
-            pixels are the source's, their bytes are the pack's.
         seconds: The whole run took.
     """
 
@@ -68,7 +65,6 @@ class ExtractReport:
     annotations: tuple[str, ...]
     command: str | None
     empty_classes: int
-    seekable: int
     seconds: float
 
 
@@ -138,7 +134,7 @@ class _Extraction:
                 self._total += int(np.count_nonzero(there))
                 self._total_bytes += int(self._column(name, "length", rows)[there].sum())
         self._written = dict.fromkeys(self._fields, 0)
-        self._bytes = self._empty = self._seekable = 0
+        self._bytes = self._empty = 0
 
     def _column(self, field: str, name: str, rows: np.ndarray) -> np.ndarray:
         return self._pack.index_file.column(f"{field}/{name}").take(rows)
@@ -148,8 +144,6 @@ class _Extraction:
         with Tree(folder, self._out, self._pack.path) as tree:
             if IMAGE in self._fields:  # all images first: no other file may take a key's place
                 for rows in self._chosen():
-                    flags = self._column(IMAGE, "flags", rows)
-                    self._seekable += int(np.count_nonzero(flags & SEEKABLE))
                     self._write_field(tree, IMAGE, rows)
             if self._has_table:
                 self._write_table(tree)
@@ -218,7 +212,7 @@ class _Extraction:
             command = packing_command(self._out)
         return ExtractReport(
             self._out, self._samples, self._written, self._bytes, table, tuple(self._annotations),
-            command, self._empty, int(self._seekable), time.monotonic() - self._began,
+            command, self._empty, time.monotonic() - self._began,
         )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from packio import registry
 from packio.errors import MissingPackageError
 from packio.images import bucketing, encodings, native
-from packio.index.indexfile import PROGRESSIVE, SEEKABLE
+from packio.index.indexfile import PROGRESSIVE
 from packio.packs.opening import Pack
 from packio.sample.fields import PIXELS
 from packio.sample.record import IMAGE
@@ -136,17 +136,12 @@ def _kinds(pack: Pack) -> dict[str, Any]:
     columns = ("encoding", "channels", "dtype", "orientation")
     counts = {name: _counted(pack.index_file.column(f"image/{name}").chunks()) for name in columns}
     flags = _counted(pack.index_file.column("image/flags").chunks())
-    progressive, seekable = (
-        int(flags[[code for code in range(256) if code & bit]].sum())
-        for bit in (PROGRESSIVE, SEEKABLE)
-    )
     return {
         "encodings": _named(counts["encoding"], encodings.NAMES),
         "channels": _named(counts["channels"], {}),
         "dtypes": _named(counts["dtype"], dict(enumerate(encodings.DTYPES))),
         "oriented": int(len(pack) - counts["orientation"][:2].sum()),  # 1 is upright, 0 is unset
-        "progressive": progressive,
-        "seekable": seekable,
+        "progressive": int(flags[[code for code in range(256) if code & PROGRESSIVE]].sum()),
         "seek_points": _with_points(pack),
     }
 

@@ -47,7 +47,6 @@ def pack(
     finish: bool = False,
     on_error: str = "raise",
     quarantine: str | os.PathLike[str] | None = None,
-    seekable: bool = False,
     seek_points: bool = True,
     check: str = "header",
     max_errors: int | None = None,
@@ -93,10 +92,8 @@ def pack(
             images out and list them in ``out.skipped.jsonl``. "quarantine": also copy them.
         quarantine: Folder for copies of bad images, outside the source. If a sample has several
             files, as an image and a mask, all of them are copied.
-        seekable: Put restart markers into JPEGs, without loss (1 % more bytes), so that the reader
-            decodes only the part that a crop needs.
         seek_points: Keep in the index where the decoding of a JPEG may begin (0.3 % of its bytes),
-            so that the native core does the same with JPEGs that stay as they are.
+            so that the native core decodes only the part that a crop needs.
         check: "header" reads the header of each image; "decode" decodes each image whole.
         max_errors: Stop when more images than this are bad.
         stats: Measure mean and standard deviation of the channels on this many images, and keep
@@ -149,9 +146,7 @@ def pack(
         source, out, source_kind, format_name, classes_from, options, skip=skip, fields=fields,
         found=make_listing_callback(progress, began),
     )  # fmt: skip
-    recipe = dataclasses.replace(
-        recipe, check=check, seekable=seekable, stats=stats, seek_points=seek_points
-    )
+    recipe = dataclasses.replace(recipe, check=check, stats=stats, seek_points=seek_points)
     listing, recipe = levelled.asked(
         listing, recipe, Levels.asked(levels, levels_quality, levels_crop)
     )

@@ -27,7 +27,7 @@ from packio.formats import Format, Reading, _unread
 from packio.images import native
 from packio.index import columns as made
 from packio.index import indexfile
-from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, PROGRESSIVE, SEEKABLE, Index
+from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, PROGRESSIVE, Index
 from packio.packs import caches, restoring
 from packio.packs.collecting import Collected, index_metadata, remarks_of
 from packio.packs.querying import selections
@@ -203,6 +203,6 @@ def _find_seek_points(path: Path, index: Path) -> list[bytes]:
     with opening.open(path, index=index) as pack:
         for position in range(len(pack)):
             row = pack.row(position)
-            needs = row.encoding == "jpeg" and not row.flags & (SEEKABLE | PROGRESSIVE)
+            needs = row.encoding == "jpeg" and not row.flags & PROGRESSIVE
             points.append(native.seek_points(pack.read(row)) if needs else b"")
     return points

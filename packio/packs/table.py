@@ -23,7 +23,7 @@ from packio.errors import (
     OptionError,
 )
 from packio.formats import Format
-from packio.index.indexfile import PROGRESSIVE, SEEKABLE, Index, Keys
+from packio.index.indexfile import PROGRESSIVE, Index, Keys
 from packio.index.lookup import KeyBytes, NumberColumns
 from packio.packs.rows import Row, RowList, RowTable
 from packio.sample import levels
@@ -119,7 +119,7 @@ class PackTable:
         row = self.row(index, name)
         return Facts(
             row.encoding, row.height, row.width, row.channels, row.dtype, row.orientation,
-            progressive=bool(row.flags & PROGRESSIVE), seekable=bool(row.flags & SEEKABLE),
+            progressive=bool(row.flags & PROGRESSIVE),
         )  # fmt: skip
 
     def meta(self, index: int) -> dict[str, Any] | None:

@@ -17,7 +17,6 @@ class Facts(NamedTuple):
     dtype: str  # one of `packio.images.encodings.DTYPES`
     orientation: int  # 1..8, as in Exif
     progressive: bool
-    seekable: bool = False  # a JPEG with restart markers, of which a part can be cut out
 
 
 UNKNOWN = Facts("unknown", 0, 0, 0, "uint8", 1, progressive=False)

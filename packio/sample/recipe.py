@@ -26,7 +26,6 @@ class Recipe:
     choice: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     encoding: Mapping[str, Any] = dataclasses.field(default_factory=lambda: NO_ENCODING)
     check: str = "header"  # or "decode": how each image was checked
-    seekable: bool = False  # JPEGs got restart markers
     writing: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # options of the writer
     stats: int | None = None  # how many images were measured; 0: all, None: none
     seek_points: bool = True  # the index says where the decoding of a JPEG may begin
@@ -56,7 +55,6 @@ class Recipe:
             choice={**self.choice, **later.choice, **self._patterns(later)},
             encoding=self._encoding(later.encoding),
             check="decode" if "decode" in (self.check, later.check) else "header",
-            seekable=self.seekable or later.seekable,
             writing=later.writing,
             stats=later.stats,
             seek_points=later.seek_points,
@@ -112,7 +110,7 @@ def _both(one: Recipe, other: Recipe) -> Recipe:
         return one
     same_source = (one.source, one.reading) == (other.source, other.reading)
     made = [
-        (r.as_json().get("encoding"), r.check, r.seekable, _plain(r.choice), _plain(r.levels),
+        (r.as_json().get("encoding"), r.check, _plain(r.choice), _plain(r.levels),
          r.is_mixed)
         for r in (one, other)
     ]  # fmt: skip

@@ -21,7 +21,7 @@ class Progress:
         seconds: Time since the run began.
         stage: What the run does now. Packing reports "listing" (of a large folder), "reading",
             "checking" (the rest of the source, after a bad image under on_error="raise"),
-            "compiling" (the code that makes JPEGs seekable, at its first use) and "publishing".
+            and "publishing".
     """
 
     done: int

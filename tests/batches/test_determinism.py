@@ -1,4 +1,4 @@
-"""The same seed is the same batches: seekable JPEGs, both fidelities, every format and way to run.
+"""The same seed is the same batches: both fidelities, every format and way to run.
 
 What `test_loading` says of plain packs under PyTorch's shuffling, under `packio.ShuffleSampler`.
 """
@@ -13,15 +13,12 @@ import subprocess
 import sys
 from typing import Any
 
-import native_core
 import pytest
 from torch.utils.data import DataLoader
 
 import packio
 from packio import registry
 from packio.images import regions
-
-pytestmark = native_core.needed  # seekable JPEGs are made
 
 _FORMATS = [
     name for name in registry.names("formats") if registry.load("formats", name).caps.writes
@@ -32,10 +29,10 @@ fidelities = pytest.mark.parametrize("fidelity", regions.FIDELITIES)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, image_folder: pathlib.Path) -> pathlib.Path:
-    """The image folder in a seekable pack of each format, in shards where it has them."""
+    """The image folder in a pack of each format, in shards where it has them."""
     root = tmp_path_factory.mktemp("determinism")
     for name in _FORMATS:
-        packio.pack(image_folder, _out(root, name), seekable=True, shards=1 + len(name) % 2)
+        packio.pack(image_folder, _out(root, name), shards=1 + len(name) % 2)
     return root
 
 

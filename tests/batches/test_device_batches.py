@@ -10,7 +10,6 @@ import pathlib
 import warnings
 from typing import TYPE_CHECKING, Any
 
-import native_core
 import numpy as np
 import pytest
 import torch
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
 
-pytestmark = native_core.needed  # seekable JPEGs are made
 
 GEOMETRIES: dict[str, Any] = {
     "rrc": packio.RandomResizedCrop(32),
@@ -84,10 +82,8 @@ def mixed(image_folder: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="module")
-def turned(
-    photos: list[np.ndarray], tmp_path_factory: pytest.TempPathFactory
-) -> dict[bool, pathlib.Path]:
-    """Photographs of each orientation, not seekable and seekable."""
+def turned(photos: list[np.ndarray], tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Photographs of each orientation."""
     folder = tmp_path_factory.mktemp("turned")
     (folder / "photos/all").mkdir(parents=True)
     for orientation in range(1, 9):
@@ -96,10 +92,7 @@ def turned(
         image = Image.fromarray(photos[orientation]).resize((400 - 9 * orientation, 301))
         path = folder / "photos/all" / f"{orientation}.jpg"
         image.save(path, exif=exif, quality=90, subsampling=orientation % 3)
-    return {
-        seekable: packio.pack(folder / "photos", folder / f"{seekable}.tar", seekable=seekable).out
-        for seekable in (False, True)
-    }
+    return packio.pack(folder / "photos", folder / "x.tar").out
 
 
 def _dataset(pack: pathlib.Path, decoder: str, **options: Any) -> packio.PackDataset:
@@ -156,17 +149,13 @@ def test_nvjpegs_pixels_are_not_far_off(mixed: pathlib.Path) -> None:
                 assert (one.cpu().float() - other.float()).abs().mean() < 5
 
 
-@pytest.mark.parametrize("seekable", [False, True])
 @pytest.mark.parametrize("name", GEOMETRIES)
-def test_images_are_turned_and_cut(
-    name: str, seekable: bool, turned: dict[bool, pathlib.Path], plugin: Any
-) -> None:
+def test_images_are_turned(name: str, turned: pathlib.Path, plugin: Any) -> None:
     options: dict[str, Any] = {"crop": GEOMETRIES[name], "hflip": 0.5}
-    assert _assert_alike(_pair(turned[seekable], **options)) == 8
-    whole = packio.open(turned[seekable]).index_file.column("image/length").array()
+    assert _assert_alike(_pair(turned, **options)) == 8
+    whole = packio.open(turned).index_file.column("image/length").array()
     if name == "rrc, small boxes":
-        read = sum(sum(call) for call in plugin.CALLS)
-        assert read < whole.sum() * 0.7 if seekable else read == whole.sum()
+        assert sum(sum(call) for call in plugin.CALLS) == whole.sum()
 
 
 def test_all_jpegs_of_a_batch_go_to_one_call(mixed: pathlib.Path, plugin: Any) -> None:
@@ -192,33 +181,21 @@ def test_several_views_are_of_one_decode(mixed: pathlib.Path, plugin: Any) -> No
     assert sum(len(call) for call in plugin.CALLS) == 23
 
 
-def test_several_views_of_seekable_images_are_cut_by_themselves(
-    turned: dict[bool, pathlib.Path], plugin: Any
-) -> None:
-    views = [packio.RandomResizedCrop(24, scale=(0.05, 0.1))] * 2
-    for theirs, ours in zip(*_pair(turned[True], views=views), strict=True):
-        for one, other in zip(theirs[0], ours[0], strict=True):
-            _assert_near(one, other)
-    assert sum(len(call) for call in plugin.CALLS) == 16
-
-
 @pytest.mark.parametrize("mode", ["GRAY", "RGB_ALPHA", "UNCHANGED"])
 def test_modes_are_the_processors(mode: str, mixed: pathlib.Path) -> None:
     assert _assert_alike(_pair(mixed, mode=mode, crop=GEOMETRIES["rrc"])) == 25
 
 
 @pytest.mark.parametrize("fidelity", ["exact", "fast"])
-def test_either_fidelity_is_exact_there(fidelity: str, turned: dict[bool, pathlib.Path]) -> None:
+def test_either_fidelity_is_exact_there(fidelity: str, turned: pathlib.Path) -> None:
     crop = packio.RandomResizedCrop(16, scale=(0.5, 1))
-    theirs, ours = _pair(turned[False], crop=crop)
+    theirs, ours = _pair(turned, crop=crop)
     fast = theirs.dataset.with_options(fidelity=fidelity)
     assert _assert_alike((packio.Loader(fast, 7, shuffle=True, device=DEVICE), ours)) == 8
 
 
-def test_what_is_made_much_smaller_is_not_for_the_device(
-    turned: dict[bool, pathlib.Path], plugin: Any
-) -> None:
-    assert _assert_alike(_pair(turned[False], crop=packio.Resize((9, 200)))) == 8
+def test_what_is_made_much_smaller_is_not_for_the_device(turned: pathlib.Path, plugin: Any) -> None:
+    assert _assert_alike(_pair(turned, crop=packio.Resize((9, 200)))) == 8
     assert plugin.CALLS == []
     frame = packio.Resize((9, 200)).frame(9 * planes.MOST, 10, [])
     assert planes.is_for_device(frame)
@@ -328,7 +305,7 @@ def test_changed_bytes_are_found(damaged: pathlib.Path) -> None:
 @pytest.mark.parametrize("change", [(0, 16), (-24, 0), (5000, 5000), (-9999, -9999)])
 @pytest.mark.parametrize("name", ["rrc", "as it is", "larger center crop"])
 def test_an_index_that_lies_about_a_size_is_found_out(
-    name: str, change: tuple[int, int], turned: dict[bool, pathlib.Path],
+    name: str, change: tuple[int, int], turned: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     ds = _dataset(turned[False], "batching", crop=GEOMETRIES[name])

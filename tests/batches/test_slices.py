@@ -309,7 +309,7 @@ VIEWS: dict[str, list[Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("options", [{}, {"seekable": True}, {"seek_points": False}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"seek_points": False}], ids=str)
 @pytest.mark.parametrize("views", VIEWS)
 def test_several_views_are_those_of_another_decoder(
     views: str, options: dict[str, Any], image_folder: pathlib.Path, tmp_path: pathlib.Path,

@@ -297,7 +297,7 @@ def test_another_word_than_the_choices_is_refused_with_all_of_them(tmp_path: pat
 
 def test_defaults_of_options_are_those_of_the_library() -> None:
     library = inspect.signature(packio.pack).parameters
-    groups = (group.SOURCE, group.OUTPUT, group.SEEKABLE, group.RUN, group.PARTS)
+    groups = (group.SOURCE, group.OUTPUT, group.SEEK_POINTS, group.RUN, group.PARTS)
     declared = {name: p.default for options in groups for name, p in options.items()}
     assert {name: library[name].default for name in declared} == declared
 

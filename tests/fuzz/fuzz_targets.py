@@ -35,8 +35,7 @@ from packio.formats import Reading
 from packio.formats.blobs import ranges
 from packio.formats.hdf5 import heaps
 from packio.formats.wire import Malformed, arrow_stream, pickles, protobuf
-from packio.images import encodings, png
-from packio.images.jpeg import header, restarts, window
+from packio.images import encodings, jpeg_header, png
 from packio.index import indexfile
 
 
@@ -360,27 +359,10 @@ def _jpegs() -> list[bytes]:
     return [*out, held.getvalue()]
 
 
-def _seekable() -> list[bytes]:
-    return [restarts.make_seekable(photo(number, 64)) for number in range(2)]
-
-
 @target("jpeg header", _jpegs)
 def _jpeg_header(data: bytes) -> None:
-    header.parse(data)
+    jpeg_header.parse(data)
     encodings.read_facts(data)
-
-
-@target("window", _seekable)
-def _window(data: bytes) -> None:
-    facts = header.parse(data)
-    if facts is not None:
-        window.window(data, (0, 0, max(1, facts.height // 2), max(1, facts.width // 2)))
-    restarts.is_seekable(data)
-
-
-@target("restarts", _jpegs)
-def _restarts(data: bytes) -> None:
-    restarts.make_seekable(data)
 
 
 # -------------------------------------------------------------------------------------------- PNG

@@ -39,7 +39,7 @@ def _photo(seed: int, **options: Any) -> bytes:
 KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # of JPEG, and of packing
     "seek points": ({}, {}),
     "no seek points": ({}, {"seek_points": False}),
-    "restart markers": ({}, {"seekable": True}),
+    "restart markers": ({"restart_marker_blocks": 4}, {}),
     "4:4:4": ({"subsampling": 0}, {}),
     "progressive": ({"progressive": True}, {}),
 }

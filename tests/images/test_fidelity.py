@@ -18,7 +18,6 @@ import pytest
 import torch
 
 import packio
-from packio.images import native
 from packio.images.frames import Frame
 from packio.images.geometry import Uniforms
 
@@ -133,16 +132,14 @@ def _psnr(a: torch.Tensor, b: torch.Tensor) -> float:
 
 @pytest.fixture(scope="module")
 def jpegs(tmp_path_factory: pytest.TempPathFactory, crops: _Crops) -> pathlib.Path:
-    """The photographs as seekable JPEGs."""
-    if native.why_not():
-        pytest.skip("no native core, which makes them")
+    """The photographs as JPEGs."""
     folder = tmp_path_factory.mktemp("fast")
     (folder / "photos").mkdir()
     for i, name in enumerate(crops.names):
         file = io.BytesIO()
         make_sample_images.photograph(name).save(file, "JPEG", quality=90, subsampling="4:2:0")
         (folder / "photos" / f"{i:02d}.jpg").write_bytes(file.getvalue())
-    packio.pack(folder / "photos", folder / "photos.lmdb", seekable=True)
+    packio.pack(folder / "photos", folder / "photos.lmdb")
     return folder / "photos.lmdb"
 
 

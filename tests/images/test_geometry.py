@@ -341,12 +341,12 @@ def test_the_frames_of_a_batch_are_those_of_its_images(crop: Any, fast: bool) ->
     turns: Any = orientation, u[:, 0] < 0.5
     place = frames.Placement(columns, *turns)
     how = crop.interpolation
-    wanted = regions.needed(place, height, width, how, cuttable=u[:, 0] < 0.1, fast=fast)
+    wanted = regions.needed(place, height, width, how, fast=fast)
     for found, frame, turn, own, size in zip(
         frames.each(wanted, n), one_by_one, orientation.tolist(), u.tolist(), sizes, strict=True
     ):
         alone = frames.Placement(frame, turn, own[0] < 0.5)
-        expected = regions.needed(alone, *size, how, cuttable=own[0] < 0.1, fast=fast)
+        expected = regions.needed(alone, *size, how, fast=fast)
         assert found == expected
         assert isinstance(found.frame.top, int)
 

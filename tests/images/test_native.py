@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import native_core
 import numpy as np
 import pytest
 import simplejpeg
@@ -29,11 +30,8 @@ from skimage import data as photographs
 import packio
 from packio.images import native
 from packio.images.frames import Frame
-from packio.images.jpeg import restarts
 
-pytestmark = pytest.mark.skipif(
-    native.why_not() is not None, reason=f"no native core: {native.why_not()}"
-)
+pytestmark = native_core.needed
 _MUTANTS = int(os.environ.get("PACKIO_NATIVE_MUTANTS", "4000"))
 _SAMPLINGS = {"4:4:4": 0, "4:2:2": 1, "4:2:0": 2}
 
@@ -80,7 +78,7 @@ def _whole(jpeg: bytes, shape: tuple[int, ...]) -> np.ndarray | None:
     _, height, width = shape
     out = np.full(shape, 7, np.uint8)
     frame = Frame(0, 0, height, width, height, width, 0, 0, height, width)
-    status = native.make(jpeg, (height, width), (0, 0, height, width), frame, out)
+    status = native_core.make(jpeg, (height, width), (0, 0, height, width), frame, out)
     return None if status else out
 
 
@@ -162,7 +160,7 @@ def _jpegs() -> list[tuple[bytes, np.ndarray]]:
     """JPEGs of all kinds that the core takes, and their pixels."""
     photo = _photo(150, 210)
     made = [_jpeg(photo, sampling) for sampling in _SAMPLINGS]
-    made += [restarts.make_seekable(_jpeg(photo, sampling)) for sampling in _SAMPLINGS]
+    made += [_jpeg(photo, sampling, restart_marker_blocks=3) for sampling in _SAMPLINGS]
     made += [_jpeg(photo.convert("L")), _jpeg(photo, restart_marker_blocks=5)]
     return [(jpeg, _decoded(jpeg)) for jpeg in made]
 
@@ -199,7 +197,7 @@ def test_crops(
 
     out = np.full((channels, *size), 7, np.uint8)
     frame = Frame(0, 0, box.shape[1], box.shape[2], *to, *over, *size)
-    status = native.make(
+    status = native_core.make(
         jpeg, (height, width), (top, left, high, broad), frame, out,
         orientation=orientation, hflip=mirrors[0], vflip=mirrors[1], how=how,
     )  # fmt: skip
@@ -224,7 +222,9 @@ def test_crops_at_seek_points(number: int, box: tuple[int, ...]) -> None:
     top, left = box[2] * (height - high) // 100, box[3] * (width - broad) // 100
     out = np.full((channels, high, broad), 7, np.uint8)
     frame = Frame(0, 0, high, broad, high, broad, 0, 0, high, broad)
-    status = native.make(jpeg, (height, width), (top, left, high, broad), frame, out, points=points)
+    status = native_core.make(
+        jpeg, (height, width), (top, left, high, broad), frame, out, points=points
+    )
     assert status == 0
     assert np.array_equal(out, pixels[:, top : top + high, left : left + broad])
 
@@ -241,7 +241,7 @@ def test_wrong_seek_points_do_no_harm() -> None:
     for _ in range(_MUTANTS // 4):
         mutant = bytearray(points)
         mutant[draw.randrange(len(mutant))] ^= 1 << draw.randrange(8)
-        status = native.make(
+        status = native_core.make(
             jpeg, (height, width), (0, 0, height, width), frame, out, points=bytes(mutant)
         )
         declined += status != 0
@@ -249,7 +249,7 @@ def test_wrong_seek_points_do_no_harm() -> None:
     assert declined == _MUTANTS // 4  # all of it was asked for, so that every change is noticed
     for size in range(len(points)):
         whole = (0, 0, height, width)
-        status = native.make(jpeg, (height, width), whole, frame, out, points=points[:size])
+        status = native_core.make(jpeg, (height, width), whole, frame, out, points=points[:size])
         assert (status == 0) == (size == 0)
 
 
@@ -263,7 +263,7 @@ def test_outputs_beyond_the_box_are_declined(ratio: float, how: str) -> None:
     inside = int(width / ratio) - 10  # 10 outputs of 40 are within the box
     frame = Frame(0, 0, height, width, 90, inside + 40, 0, inside, 90, 40, (height / 90, ratio))
     out = np.zeros((3, 90, 40), np.uint8)
-    status = native.make(jpeg, (height, width), (0, 0, height, width), frame, out, how=how)
+    status = native_core.make(jpeg, (height, width), (0, 0, height, width), frame, out, how=how)
     assert native.REASONS[status] == "kind of output"
 
 
@@ -285,7 +285,7 @@ def test_the_nearest_pixel_of_every_length() -> None:
                 _, high, broad = decoded.shape
                 frame = Frame(0, 0, high, broad, *size, 0, 0, *size)
                 box = (0, 0, high, broad)
-                assert native.make(jpeg, (high, broad), box, frame, out, how="nearest") == 0
+                assert native_core.make(jpeg, (high, broad), box, frame, out, how="nearest") == 0
                 wanted = torch.nn.functional.interpolate(torch.from_numpy(decoded)[None], size)
                 assert np.array_equal(out, wanted[0].numpy()), (length, to, turned)
 
@@ -294,7 +294,7 @@ def test_gray_fills_three_planes() -> None:
     jpeg = _jpeg(_photo(40, 50).convert("L"))
     out = np.empty((3, 40, 50), np.uint8)
     frame = Frame(0, 0, 40, 50, 40, 50, 0, 0, 40, 50)
-    assert native.make(jpeg, (40, 50), (0, 0, 40, 50), frame, out) == 0
+    assert native_core.make(jpeg, (40, 50), (0, 0, 40, 50), frame, out) == 0
     assert np.array_equal(out, np.repeat(_decoded(jpeg), 3, axis=0))
 
 
@@ -321,7 +321,7 @@ def test_a_damaged_jpeg_is_declined_or_equal() -> None:
     photo = _photo(61, 97)
     seeds = [_jpeg(photo, sampling, 85) for sampling in _SAMPLINGS]
     seeds += [_jpeg(photo, optimize=True), _jpeg(photo, restart_marker_blocks=2)]
-    seeds.append(restarts.make_seekable(seeds[2]))
+    seeds.append(_jpeg(photo, restart_marker_rows=1))
     made = 0
     for number in range(_MUTANTS):
         jpeg = bytearray(draw.choice(seeds))
@@ -378,7 +378,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "images"
 
 
-@pytest.mark.parametrize("seekable", [False, True])
+@pytest.mark.parametrize("seek_points", [False, True])
 @pytest.mark.parametrize(
     "crop",
     [
@@ -392,10 +392,10 @@ def folder(tmp_path: Path) -> Path:
     ],
 )  # fmt: skip
 def test_a_dataset_has_the_same_pixels(
-    folder: Path, tmp_path: Path, crop: packio.Geometry | None, seekable: bool
+    folder: Path, tmp_path: Path, crop: packio.Geometry | None, seek_points: bool
 ) -> None:
     path = tmp_path / "pack.lmdb"
-    packio.pack(folder, path, seekable=seekable)
+    packio.pack(folder, path, seek_points=seek_points)
     options: dict[str, Any] = {"crop": crop, "hflip": 0.5, "vflip": 0.5, "seed": 4}
     by_core = packio.PackDataset(path, decoder="native", **options)
     without = packio.PackDataset(path, decoder="simplejpeg", **options)
@@ -413,7 +413,7 @@ def test_a_dataset_has_the_same_pixels(
 
 def test_views(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "pack.tar"
-    packio.pack(folder, path, seekable=True)
+    packio.pack(folder, path)
     views = [packio.RandomResizedCrop(64, scale=(0.1, 0.2)), packio.RandomResizedCrop(32)]
     by_core = packio.PackDataset(path, views=views, decoder="native", seed=1)
     without = packio.PackDataset(path, views=views, decoder="simplejpeg", seed=1)

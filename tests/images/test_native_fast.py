@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import native_core
 import numpy as np
 import pytest
 import torch
@@ -23,11 +24,8 @@ from skimage import data as photographs
 import packio
 from packio.images import native
 from packio.images.frames import Frame
-from packio.images.jpeg import restarts
 
-pytestmark = pytest.mark.skipif(
-    native.why_not() is not None, reason=f"no native core: {native.why_not()}"
-)
+pytestmark = native_core.needed
 _SCALES = (2, 4, 8)
 _SAMPLINGS = {"4:4:4": 0, "4:2:2": 1, "4:2:0": 2}
 
@@ -76,7 +74,7 @@ def _made(
     sides = box[2:][::-1] if swapped else box[2:]
     out = np.full((channels, *to), 7, np.uint8)
     frame = Frame(0, 0, *sides, *to, 0, 0, *to)
-    status = native.make(jpeg, shape, box, frame, out, how="bilinear", **options)
+    status = native_core.make(jpeg, shape, box, frame, out, how="bilinear", **options)
     assert status == 0, native.REASONS[status]
     return out
 
@@ -110,7 +108,7 @@ def _ramps() -> list[bytes]:
     ramp = np.stack([x * 0.75, y, (x + y) * 0.4], axis=2).round().astype(np.uint8)
     image = Image.fromarray(ramp)
     made = [_jpeg(image, sampling, quality=98) for sampling in _SAMPLINGS]
-    made.append(restarts.make_seekable(made[2]))
+    made.append(_jpeg(image, "4:2:0", quality=98, restart_marker_blocks=5))
     return [*made, _jpeg(Image.fromarray(ramp[:, :, 0]), quality=98)]
 
 
@@ -151,7 +149,7 @@ def test_parts_of_a_resized_box() -> None:
         for scale in (1, 2):
             out = np.full((3, 50, 40), 7, np.uint8)
             frame = Frame(0, 0, 230, 300, 57, 75, 9, 30, 50, 40, (4.0, 4.0))
-            status = native.make(
+            status = native_core.make(
                 jpeg, (239, 321), (3, 5, 230, 300), frame, out, how=how, scale=scale
             )
             assert status == 0
@@ -165,7 +163,7 @@ def test_other_scales_are_declined(scale: int) -> None:
     out = np.zeros((3, 20, 20), np.uint8)
     frame = Frame(0, 0, 239, 321, 20, 20, 0, 0, 20, 20)
     box = (0, 0, 239, 321)
-    status = native.make(_ramps()[0], box[2:], box, frame, out, how="bilinear", scale=scale)
+    status = native_core.make(_ramps()[0], box[2:], box, frame, out, how="bilinear", scale=scale)
     assert native.REASONS[status] == "kind of output"
 
 
@@ -174,7 +172,7 @@ def test_only_antialiased_outputs_are_decoded_smaller(how: str) -> None:
     out = np.zeros((3, 20, 20), np.uint8)
     frame = Frame(0, 0, 239, 321, 20, 20, 0, 0, 20, 20)
     box = (0, 0, 239, 321)
-    status = native.make(_ramps()[0], box[2:], box, frame, out, how=how, scale=2)
+    status = native_core.make(_ramps()[0], box[2:], box, frame, out, how=how, scale=2)
     assert native.REASONS[status] == "kind of output"
 
 

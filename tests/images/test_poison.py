@@ -10,11 +10,9 @@ import dataclasses
 import functools
 import io
 import re
-import struct
 import warnings
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-import native_core
 import numpy as np
 import pytest
 import torch
@@ -25,7 +23,6 @@ from packio.errors import PackioError
 from packio.images import frames, tensors
 from packio.images.frames import Frame
 from packio.images.geometry import Geometry, Uniforms
-from packio.images.jpeg.restarts import make_seekable
 from packio.packs import opening
 from packio.packs.rows import Row
 from packio.sample.packed import Sample
@@ -33,8 +30,6 @@ from packio.sample.packed import Sample
 if TYPE_CHECKING:
     import pathlib
     from collections.abc import Callable
-
-pytestmark = native_core.needed  # seekable JPEGs are made
 
 GEOMETRIES: dict[str, Any] = {
     "rrc": packio.RandomResizedCrop(48),
@@ -49,53 +44,10 @@ GEOMETRIES: dict[str, Any] = {
     "as it is": None,
 }
 _PATTERNS = (0xA5, 0x3C)
-_IDENTIFIER = b"PACKIO\0\1"
 _NEAR = 40  # grey levels, mean: what fast may differ by where a JPEG is damaged, too
 
 
 # ---- bad samples ----
-
-
-class _Table(NamedTuple):
-    """The table of segments of a seekable JPEG."""
-
-    data: bytes
-    at: int  # byte
-    lengths: np.ndarray
-
-    def told(self, lengths: np.ndarray) -> bytes:
-        """The JPEG with another table."""
-        table = lengths.astype(">u2").tobytes()
-        return b"".join((self.data[: self.at], table, self.data[self.at + len(table) :]))
-
-
-def _table(data: bytes) -> _Table:
-    at = data.index(_IDENTIFIER) + len(_IDENTIFIER)
-    count = (struct.unpack_from(">H", data, at - 10)[0] - 10) // 2
-    return _Table(data, at, np.frombuffer(data, ">u2", count, at).astype(np.int64))
-
-
-def _moved(data: bytes, change: int) -> bytes:
-    """The table says that a segment in the middle is longer, and the next one shorter."""
-    table = _table(data)
-    lengths, i = table.lengths.copy(), len(table.lengths) // 3
-    lengths[i : i + 2] += (change, -change)
-    return table.told(lengths)
-
-
-def _eight_later(data: bytes) -> bytes:
-    """The table leaves out eight segments: each marker it names is there, with the right number."""
-    table = _table(data)
-    first, rest = table.lengths[:9].sum(), table.lengths[9:]
-    return table.told(np.concatenate(([first], rest, np.zeros(8, np.int64))))
-
-
-def _eight_later_twice_the_last(data: bytes) -> bytes:
-    table = _table(data)
-    first, rest = table.lengths[:9].sum(), table.lengths[9:]
-    last = rest[-1] // 9 * np.ones(9, np.int64)
-    last[-1] = rest[-1] - last[:-1].sum()
-    return table.told(np.concatenate(([first], rest[:-1], last)))
 
 
 def _restarts(data: bytes) -> list[int]:
@@ -137,19 +89,13 @@ BAD: dict[str, Callable[[bytes], bytes]] = {
     "restarts swapped": _swapped,
     "no restart": lambda data: _with(data, _restarts(data)[9] - 1, b"\1\1"),
     "a restart too many": lambda data: _with(data, sum(_restarts(data)[9:11]) // 2, b"\xff\xd3"),
-    "table: a byte further": lambda data: _moved(data, 1),
-    "table: sixty bytes further": lambda data: _moved(data, 60),
-    "table: eight segments further": _eight_later,
-    "table: eight segments and parts of the last": _eight_later_twice_the_last,
-    "table: of nothing": lambda data: _table(data).told(_table(data).lengths * 0),
-    "table: backwards": lambda data: _table(data).told(_table(data).lengths[::-1]),
 }  # fmt: skip
 
 
 def _jpeg(pixels: np.ndarray) -> bytes:
     buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "JPEG", quality=92, subsampling=2)
-    return make_seekable(buffer.getvalue())
+    Image.fromarray(pixels).save(buffer, "JPEG", quality=92, subsampling=2, restart_marker_blocks=5)
+    return buffer.getvalue()
 
 
 @pytest.fixture(scope="module")

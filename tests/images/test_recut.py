@@ -1,7 +1,8 @@
-"""The scan of a seekable JPEG, bit by bit, against one that plain Python writes."""
+"""The scan of a JPEG with other restart intervals, against one that plain Python writes."""
 
 from __future__ import annotations
 
+import ctypes
 import io
 import random
 import re
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from packio.images.jpeg import restarts
+from packio.images import native
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,22 +33,24 @@ class _DamagedError(Exception):
 class _Header(NamedTuple):
     scan: int  # the byte at which the data begin
     tables: dict[int, dict[str, int]]  # class << 4 | number → code → symbol; the last ones count
+    specifications: dict[int, bytes]  # of the tables, as in DHT
     components: list[tuple[int, int, int]]  # blocks in an MCU, DC table, AC table
     mcus: int
     interval: int
 
 
 def _header(data: bytes) -> _Header:
-    at, interval, tables, frame = 2, 0, {}, b""
+    at, interval, tables, specifications, frame = 2, 0, {}, {}, b""
     while True:
         marker, length = struct.unpack_from(">xBH", data, at)
         body = data[at + 4 : at + 2 + length]
         at += 2 + length
         if marker == 0xC4:
             while body:
-                counts = body[1:17]
-                tables[body[0]] = _table(counts, body[17 : 17 + sum(counts)])
-                body = body[17 + sum(counts) :]
+                end = 17 + sum(body[1:17])
+                specifications[body[0]] = body[1:end]
+                tables[body[0]] = _table(body[1:end])
+                body = body[end:]
         elif marker in (0xC0, 0xC1):
             frame = body
         elif marker == 0xDD:
@@ -60,12 +63,12 @@ def _header(data: bytes) -> _Header:
     across, down = (8 * max(f) for f in zip(*factors, strict=True))
     mcus = -(-high // down) * -(-broad // across)
     components = [(x * y, *t) for (x, y), t in zip(factors, chosen, strict=True)]
-    return _Header(at, tables, components, mcus, interval or mcus)
+    return _Header(at, tables, specifications, components, mcus, interval or mcus)
 
 
-def _table(counts: bytes, symbols: bytes) -> dict[str, int]:
-    table, code, rest = {}, 0, iter(symbols)
-    for length, count in enumerate(counts, 1):
+def _table(specification: bytes) -> dict[str, int]:
+    table, code, rest = {}, 0, iter(specification[16:])
+    for length, count in enumerate(specification[:16], 1):
         for _ in range(count):
             table[f"{code:0{length}b}"] = next(rest)
             code += 1
@@ -170,14 +173,65 @@ def _scan_of(data: bytes, made: _Header) -> bytes:
     return out
 
 
-def _assert_recut(data: bytes) -> bool:
-    """A JPEG gets the scan that it must have; True if it was made seekable."""
-    made = restarts.make_seekable(data)
-    if made is data:
-        return False
-    header = _header(made)
-    assert made[header.scan :] == _scan_of(data, header)
-    return True
+def _completed(specification: bytes) -> bytes:
+    """A DC table with codes of 16 bits for the sizes that have none; all that it had stay."""
+    lacking = bytes(size for size in range(12) if size not in specification[16:])
+    counts = list(specification[:16])
+    free = (1 << 16) - sum(count << (15 - i) for i, count in enumerate(counts))
+    if free <= len(lacking):
+        return specification
+    return bytes([*counts[:15], counts[15] + len(lacking)]) + specification[16:] + lacking
+
+
+def _recut(data: bytes, header: _Header, made: _Header) -> bytes | None:
+    """Write a scan anew by the core; None if the core says that it is damaged."""
+    library = native._library()
+    assert isinstance(library, ctypes.CDLL)
+    library.packio_recut.restype = ctypes.c_int64
+    library.packio_recut.argtypes = [
+        ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_void_p,
+        ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p,
+    ]  # fmt: skip
+    blocks = bytes(c for c, (count, _, _) in enumerate(header.components) for _ in range(count))
+    request = struct.pack("@6i12s", header.scan, header.mcus, header.interval, made.interval,
+                          len(blocks), len(header.components), blocks)  # fmt: skip
+    for _, dc, ac in header.components:
+        codes = [0] * 12  # by size: the code << 5 | its length
+        for code, size in made.tables[dc].items():
+            if size < 12:
+                codes[size] = int(code, 2) << 5 | len(code)
+        both = header.specifications[dc], header.specifications[ac]
+        request += struct.pack("@12i272s272s", *codes, *both)
+    request += bytes((4 - len(header.components)) * struct.calcsize("@12i272s272s"))
+    segments = [-(-header.mcus // interval) for interval in (header.interval, made.interval)]
+    out = np.empty(2 * (len(data) - header.scan) + 48 * sum(segments), np.uint8)
+    lengths, used = np.zeros(segments[1], np.int32), np.zeros(4, np.int32)
+    size = library.packio_recut(
+        native._memories().own.pointer, request, data, len(data), out.ctypes.data, len(out),
+        lengths.ctypes.data, used.ctypes.data,
+    )  # fmt: skip
+    if size <= 0:
+        return None
+    ends = lengths.cumsum()
+    assert ends[-1] == size
+    assert all(out[ends - 2] == 0xFF)
+    return out[:size].tobytes()
+
+
+def _check(data: bytes, interval: int) -> bool:
+    """A JPEG gets the scan that it must have, or is damaged; whether it is whole."""
+    header = _header(data)
+    specifications = header.specifications | {
+        dc: _completed(header.specifications[dc]) for _, dc, _ in header.components
+    }
+    tables = {number: _table(specification) for number, specification in specifications.items()}
+    made = header._replace(interval=interval, tables=tables)
+    try:
+        wanted = _scan_of(data, made)
+    except (_DamagedError, StopIteration):
+        wanted = None
+    assert _recut(data, header, made) == wanted
+    return wanted is not None
 
 
 def _jpeg(pixels: np.ndarray, mode: str = "RGB", **options: Any) -> bytes:
@@ -196,10 +250,7 @@ _OPTIONS = st.fixed_dictionaries(
 )
 
 
-@pytest.fixture(autouse=True)
-def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small JPEGs have several segments, too."""
-    monkeypatch.setattr(restarts, "_LEAST_BYTES", 30)
+_INTERVALS = (1, 2, 3, 7, 40)
 
 
 @settings(deadline=None, max_examples=150)
@@ -211,7 +262,7 @@ def test_the_scan_is_the_one_that_plain_python_writes(
     random_ = np.random.default_rng(rng.randrange(1 << 30))
     ramp = np.linspace(rng.randint(0, 255), rng.randint(0, 255), width)[None, :, None]
     pixels = (ramp + random_.normal(0, noise + 0.01, (height, width, 3))).clip(0, 255)
-    _assert_recut(_jpeg(pixels.astype(np.uint8), mode, **options))
+    assert _check(_jpeg(pixels.astype(np.uint8), mode, **options), rng.choice(_INTERVALS))
 
 
 @pytest.mark.parametrize("options", [
@@ -224,19 +275,19 @@ def test_scans_that_are_walked_from_several_places_at_once(
 ) -> None:
     data = _jpeg(photos[0][:200, :260], **options)
     assert len(data) > 13_000
-    assert _assert_recut(data)
+    assert _check(data, 5)
 
 
 def test_blocks_that_differ_by_a_bit_in_all_coefficients() -> None:
     """Codes of noise seldom meet, and blocks end without an end-of-block."""
     pixels = np.random.default_rng(3).integers(0, 2, (160, 160)).astype(np.uint8) * 255
-    assert _assert_recut(_jpeg(pixels, "L", quality=100))
-    assert _assert_recut(_jpeg(pixels, "RGB", quality=100, subsampling=0, optimize=True))
+    assert _check(_jpeg(pixels, "L", quality=100), 4)
+    assert _check(_jpeg(pixels, "RGB", quality=100, subsampling=0, optimize=True), 4)
 
 
 def test_flat_images_have_blocks_of_a_few_bits() -> None:
     for value in (0, 127, 128, 255):
-        assert _assert_recut(_jpeg(np.full((800, 900, 3), value, np.uint8), quality=50))
+        assert _check(_jpeg(np.full((800, 900, 3), value, np.uint8), quality=50), 57)
 
 
 def test_damage_is_seen_where_plain_python_sees_it(photos: list[np.ndarray]) -> None:
@@ -254,16 +305,5 @@ def test_damage_is_seen_where_plain_python_sees_it(photos: list[np.ndarray]) -> 
         for _ in range(rng.choice((1, 1, 2))):
             at = rng.randrange(scan, len(data) - 2)
             data[at] = rng.choice((data[at] ^ 1 << rng.randrange(8), rng.randrange(256)))
-        damaged = bytes(data)
-        made = restarts.make_seekable(damaged)
-        header = _header(made)
-        try:
-            wanted = _scan_of(damaged, header)
-        except (_DamagedError, StopIteration):
-            assert made is damaged, seed
-            seen[False] += 1
-        else:
-            assert made is not damaged, seed
-            assert made[header.scan :].startswith(wanted), seed
-            seen[True] += 1
+        seen[_check(bytes(data), rng.choice(_INTERVALS))] += 1
     assert min(seen.values()) > 50

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pathlib
 import random
 from typing import Any
@@ -9,16 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader
 
 import packio
 from packio import registry
-from packio.errors import DecodeError, MissingPackageError, OptionError
-from packio.images import frames, native
+from packio.errors import DecodeError, OptionError
+from packio.images import frames
 from packio.images.decoders import Decoder
 from packio.images.encodings import read_facts
 from packio.images.frames import oriented
 from packio.images.geometry import Geometry
+from packio.index import indexfile
+from packio.index.indexfile import Index
 
 CROPS: dict[str, Any] = {
     "rrc": packio.RandomResizedCrop(48),
@@ -31,30 +35,63 @@ CROPS: dict[str, Any] = {
 }
 
 
+def _saved(jpeg: bytes, **options: Any) -> bytes:
+    with Image.open(io.BytesIO(jpeg)) as image:
+        if image.format != "JPEG" or image.mode not in ("L", "RGB"):
+            return jpeg
+        held = io.BytesIO()
+        image.save(held, "JPEG", quality=90, exif=image.getexif(), **options)
+    return held.getvalue()
+
+
+def _as_a_former_option_made_it(jpeg: bytes) -> bytes:
+    """The JPEG with restart markers, and their places in an APP9 marker."""
+    data = _saved(jpeg, restart_marker_blocks=4)
+    return data[:2] + b"\xff\xe9\0\x0cPACKIO\0\1\0\7" + data[2:] if data != jpeg else data
+
+
 @pytest.fixture(scope="module")
 def pair(
     tmp_path_factory: pytest.TempPathFactory, image_folder: pathlib.Path
 ) -> tuple[pathlib.Path, pathlib.Path]:
-    """The image folder packed as it is, and seekable."""
+    """JPEGs without restart markers, and the same with some, in a pack of a former option."""
     root = tmp_path_factory.mktemp("regions")
-    packio.pack(image_folder, root / "plain.lmdb")
-    packio.convert(root / "plain.lmdb", root / "seekable.tar", seekable=True)
-    return root / "plain.lmdb", root / "seekable.tar"
+    changed = 0
+    for path in sorted(p for p in image_folder.rglob("*") if p.is_file()):
+        plain, marked = (root / kind / path.relative_to(image_folder) for kind in "ab")
+        for target in (plain, marked):
+            target.parent.mkdir(parents=True, exist_ok=True)
+        plain.write_bytes(_saved(path.read_bytes()))
+        marked.write_bytes(_as_a_former_option_made_it(path.read_bytes()))
+        changed += plain.read_bytes() != marked.read_bytes()
+    assert changed >= 5
+    packio.pack(root / "a", root / "plain.lmdb")
+    packio.pack(root / "b", root / "marked.tar")
+    index = Index(root / "marked.tar.packio")
+    table = {name: index.column(name).array().copy() for name in index.column_names}
+    table["image/flags"] |= 1
+    index.metadata["recipe"]["seekable"] = True
+    indexfile.write(index.path, table, index.metadata)
+    return root / "plain.lmdb", root / "marked.tar"
 
 
-def test_a_seekable_pack_has_the_same_pixels(pair: tuple[pathlib.Path, pathlib.Path]) -> None:
-    plain, seekable = map(packio.open, pair)
-    assert seekable.metadata["recipe"]["seekable"] is True
-    flags = seekable.index_file.column("image/flags").array()
-    assert np.count_nonzero(flags & 1) >= 5
-    for a, b in zip(plain, seekable, strict=True):
+def test_a_pack_of_a_former_option_is_a_pack(
+    pair: tuple[pathlib.Path, pathlib.Path], tmp_path: pathlib.Path
+) -> None:
+    plain, marked = map(packio.open, pair)
+    assert marked.metadata["recipe"]["seekable"] is True
+    for a, b in zip(plain, marked, strict=True):
         assert np.array_equal(a.decode(exif_orientation=False), b.decode(exif_orientation=False))
     assert packio.verify(pair[1], decode=True).ok
+    packio.convert(pair[1], tmp_path / "x.lmdb")
+    converted = packio.open(tmp_path / "x.lmdb")
+    assert [sample.data for sample in converted] == [sample.data for sample in marked]
+    assert not converted.index_file.column("image/flags").array().astype(bool)[:5].any()
 
 
 @pytest.mark.parametrize("name", list(CROPS))
 @pytest.mark.parametrize("exif_orientation", [True, False])
-def test_windows_change_no_pixel(
+def test_restart_markers_change_no_pixel(
     pair: tuple[pathlib.Path, pathlib.Path], name: str, exif_orientation: bool
 ) -> None:
     datasets = [
@@ -64,8 +101,8 @@ def test_windows_change_no_pixel(
         for path in pair
     ]
     indices = list(range(len(datasets[0]))) * 3
-    plain, seekable = (packio.collate(ds.__getitems__(indices))[0] for ds in datasets)
-    assert torch.equal(plain, seekable)
+    plain, marked = (packio.collate(ds.__getitems__(indices))[0] for ds in datasets)
+    assert torch.equal(plain, marked)
 
 
 def test_several_views_are_cut_each_or_from_the_whole(
@@ -102,15 +139,11 @@ def test_fast_is_near_exact(pair: tuple[pathlib.Path, pathlib.Path], name: str) 
 def test_fast_decodes_large_crops_small(
     crop: Geometry, photos: list[np.ndarray], tmp_path: pathlib.Path
 ) -> None:
-    import io
-
-    from PIL import Image
-
     file = io.BytesIO()
     Image.fromarray(photos[0]).resize((1600, 1200)).save(file, "jpeg", quality=90)
     (tmp_path / "s" / "a").mkdir(parents=True)
     (tmp_path / "s" / "a" / "1.jpg").write_bytes(file.getvalue())
-    packio.pack(tmp_path / "s", tmp_path / "x.lmdb", seekable=True)
+    packio.pack(tmp_path / "s", tmp_path / "x.lmdb")
     exact = packio.LmdbDataset(tmp_path / "x.lmdb", crop=crop, seed=2)
     fast = exact.with_options(fidelity="fast")
     for epoch in range(3):
@@ -215,16 +248,3 @@ def test_a_dataset_of_a_split(image_folder: pathlib.Path, tmp_path: pathlib.Path
         whole.with_options(split="test")
     with pytest.raises(IndexError):
         parts[1][len(parts[1])]
-
-
-def test_seekable_without_the_core_says_what_to_install(
-    image_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(native, "_PATH", tmp_path / "none.so")
-    native._library.cache_clear()
-    try:
-        with pytest.raises(MissingPackageError, match="install a C compiler"):
-            packio.pack(image_folder, tmp_path / "x.lmdb", seekable=True)
-    finally:
-        monkeypatch.undo()
-        native._library.cache_clear()

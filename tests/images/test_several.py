@@ -5,21 +5,19 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import native_core
 import numpy as np
 import pytest
 from PIL import Image
 from skimage import data as photographs
 
-from packio.images import native, regions, several
+from packio.images import native, regions
 from packio.images.decoders import Decoder
 from packio.images.encodings import read_facts
 from packio.images.frames import Frame, Placement
 from packio.images.geometry import RandomCrop, RandomResizedCrop, ResizeCenterCrop
-from packio.images.jpeg.restarts import make_seekable
 
-pytestmark = pytest.mark.skipif(
-    native.why_not() is not None, reason=f"no native core: {native.why_not()}"
-)
+pytestmark = native_core.needed
 _SIZE = (231, 317)
 
 
@@ -37,7 +35,7 @@ _JPEGS = {
 }  # fmt: skip
 
 
-def _needs(seed: int, orientation: int, how: str, *, fast: bool, cuttable: bool) -> Any:
+def _needs(seed: int, orientation: int, how: str, *, fast: bool) -> Any:
     """What some random views need: crops, whole images, and boxes beyond the border."""
     draw = np.random.default_rng(seed)
     size = _SIZE[::-1] if orientation >= 5 else _SIZE
@@ -53,8 +51,7 @@ def _needs(seed: int, orientation: int, how: str, *, fast: bool, cuttable: bool)
             crop.frame(*size, draw.random(22).tolist()), orientation,
             hflip=bool(draw.integers(2)), vflip=bool(draw.integers(2)),
         )  # fmt: skip
-        needs.append(regions.needed(placement, *_SIZE, crop.interpolation, cuttable=cuttable,
-                                    fast=fast))  # fmt: skip
+        needs.append(regions.needed(placement, *_SIZE, crop.interpolation, fast=fast))
     return needs
 
 
@@ -69,24 +66,25 @@ def test_pixels_are_those_of_outputs_made_alone(
     facts, points = read_facts(data), native.seek_points(data)
     library = Decoder("pillow")
     for seed in range(4):
-        needs = _needs(seed, orientation, how, fast=fast, cuttable=facts.seekable)
+        needs = _needs(seed, orientation, how, fast=fast)
         outs = [None] * len(needs)
-        made = several.make(decoder, data, facts, needs, outs, points)
+        made = regions.make(decoder, data, facts, needs, outs, points)
         for need, image in zip(needs, made, strict=True):
-            alone = regions.make(decoder, data, facts, need, None, points)
+            (alone,) = regions.make(decoder, data, facts, [need], [None], points)
             assert np.array_equal(image, alone)
             if not fast:
-                assert np.array_equal(image, regions.make(library, data, facts, need, None))
+                (by_library,) = regions.make(library, data, facts, [need], [None])
+                assert np.array_equal(image, by_library)
     assert sum(decoder.declined) == 0
 
 
-@pytest.mark.parametrize("seekable", [False, True])
-def test_outputs_are_written_where_they_go(seekable: bool) -> None:
-    data = make_seekable(_JPEGS["4:2:0"]) if seekable else _JPEGS["4:2:0"]
+@pytest.mark.parametrize("kind", ["4:2:0", "restarts"])
+def test_outputs_are_written_where_they_go(kind: str) -> None:
+    data = _JPEGS[kind]
     facts = read_facts(data)
-    needs = _needs(0, 1, "bilinear", fast=False, cuttable=seekable)
+    needs = _needs(0, 1, "bilinear", fast=False)
     outs = [np.full((3, *need.frame[8:10]), 7, np.uint8) for need in needs]
-    made = several.make(Decoder(), data, facts, needs, outs)
+    made = regions.make(Decoder(), data, facts, needs, outs)
     assert all(one is out for one, out in zip(made, outs, strict=True))
     assert not any((out == 7).all() for out in outs)
 
@@ -95,7 +93,7 @@ def _at(*boxes: tuple[int, int, int, int], fast: bool = False, to: int = 20) -> 
     """Needs of boxes: top, left, height, width."""
     return [
         regions.needed(Placement(Frame(*box, to, to, 0, 0, to, to)), *_SIZE, "bilinear",
-                       cuttable=False, fast=fast)
+                       fast=fast)
         for box in boxes
     ]  # fmt: skip
 
@@ -116,24 +114,24 @@ def test_least_is_decoded(
     needs: Any, with_points: bool, calls: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, seen = _JPEGS["4:2:0"], []
-    real = native.make_all
+    real = native.make
 
-    def counted(data: bytes, size: tuple[int, int], outputs: Any, **options: Any) -> int:
-        seen.append(len(outputs))
-        return real(data, size, outputs, **options)
+    def counted(data: bytes, requests: bytes, count: int, points: bytes) -> int:
+        seen.append(count)
+        return real(data, requests, count, points)
 
-    monkeypatch.setattr(native, "make_all", counted)
+    monkeypatch.setattr(native, "make", counted)
     points = native.seek_points(data) if with_points else b""
-    several.make(Decoder(), data, read_facts(data), needs, [None] * len(needs), points)
+    regions.make(Decoder(), data, read_facts(data), needs, [None] * len(needs), points)
     assert seen == calls
 
 
 def test_what_the_core_declines_a_library_makes() -> None:
     data, decoder = _jpeg(progressive=True), Decoder()
     facts = read_facts(data)
-    needs = _needs(1, 1, "bilinear", fast=False, cuttable=False)
-    made = several.make(decoder, data, facts, needs, [None] * len(needs))
-    alone = [regions.make(Decoder("pillow"), data, facts, need, None) for need in needs]
+    needs = _needs(1, 1, "bilinear", fast=False)
+    made = regions.make(decoder, data, facts, needs, [None] * len(needs))
+    alone = [regions.make(Decoder("pillow"), data, facts, [need], [None])[0] for need in needs]
     assert all(map(np.array_equal, made, alone))
     assert decoder.declined[native.REASONS.index("kind of JPEG")] == 1
 
@@ -142,10 +140,10 @@ def test_one_output_that_the_core_declines_does_not_keep_it_from_others() -> Non
     data, decoder = _JPEGS["4:2:0"], Decoder()
     facts = read_facts(data)
     black = Frame(0, 0, *_SIZE, *_SIZE, 1000, 1000, 20, 20)  # a crop beyond the image
-    beyond = regions.needed(Placement(black), *_SIZE, "nearest", cuttable=False, fast=False)
+    beyond = regions.needed(Placement(black), *_SIZE, "nearest", fast=False)
     needs = [*_at((0, 0, 100, 100), (10, 10, 100, 100)), beyond]
-    made = several.make(decoder, data, facts, needs, [None] * 3)
-    alone = [regions.make(Decoder("pillow"), data, facts, need, None) for need in needs]
+    made = regions.make(decoder, data, facts, needs, [None] * 3)
+    alone = [regions.make(Decoder("pillow"), data, facts, [need], [None])[0] for need in needs]
     assert all(map(np.array_equal, made, alone))
     assert not made[2].any()
     assert decoder.declined == [int(why == "kind of output") for why in native.REASONS]
@@ -154,5 +152,5 @@ def test_one_output_that_the_core_declines_does_not_keep_it_from_others() -> Non
 @pytest.mark.parametrize("count", [0, 17])
 def test_no_more_outputs_than_there_is_room_for(count: int) -> None:
     out, frame = np.zeros((3, 20, 20), np.uint8), Frame(0, 0, 20, 20, 20, 20, 0, 0, 20, 20)
-    outputs = [native.Output((0, 0, 20, 20), frame, out)] * count
-    assert native.REASONS[native.make_all(_JPEGS["4:2:0"], _SIZE, outputs)] == "kind of output"
+    requests = native.request(*_SIZE, (0, 0, 20, 20), frame, out) * count
+    assert native.REASONS[native.make(_JPEGS["4:2:0"], requests, count)] == "kind of output"

@@ -198,14 +198,11 @@ def test_any_encoding_goes(
     assert len(built) == 1  # DALI has refused nothing
 
 
-@pytest.mark.parametrize(
-    "options", [{"encode": "raw", "resize": "exact=180x170"}, {"seekable": True}]
-)
-def test_raw_pixels_and_seekable_jpegs_go(
-    options: dict[str, Any], tmp_path: pathlib.Path, photos: list[np.ndarray], built: list[int]
+def test_of_raw_pixels_the_part_goes(
+    tmp_path: pathlib.Path, photos: list[np.ndarray], built: list[int]
 ) -> None:
-    images = [_encoded(photo, "JPEG", quality=90) for photo in photos]
-    packio.pack([{"image": image, "label": 0} for image in images], tmp_path / "x.h5", **options)
+    samples = [{"image": _encoded(photo, "JPEG", quality=90), "label": 0} for photo in photos]
+    packio.pack(samples, tmp_path / "x.h5", encode="raw", resize="exact=180x170")
     fed = _loader(tmp_path / "x.h5", crop=packio.RandomCrop(32))._feeder(list(ORDER))
     with packio.open(tmp_path / "x.h5") as pack:
         stored = [len(pack[i].data) for i in range(BATCH)]

@@ -503,7 +503,7 @@ def test_deep_pixels_are_told(tmp_path: pathlib.Path) -> None:
     ("options", "encoded"),
     [
         ({}, False),
-        ({"limit": 2, "seekable": True, "check": "decode"}, False),
+        ({"limit": 2, "check": "decode"}, False),
         ({"encode": "png"}, True),
         ({"resize": "short=16"}, True),
         ({"orientation": "bake"}, True),

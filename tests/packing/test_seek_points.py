@@ -112,13 +112,6 @@ def test_the_same_points_as_if_packed(folder: Path, tmp_path: Path) -> None:
             assert one.seek_points(number) == other.seek_points(number) == found
 
 
-def test_seekable_jpegs_need_none(folder: Path, tmp_path: Path) -> None:
-    path = tmp_path / "pack.lmdb"
-    packio.pack(folder, path, seekable=True)
-    assert not any(_has_points(path))
-    _check_same_pixels(path)
-
-
 def test_encoded_anew(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "pack.lmdb"
     packio.pack(folder, path, encode="jpeg", resize="short=150", quality=90)

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
 from packio.images import native
 
+if TYPE_CHECKING:
+    import numpy as np
+
+    from packio.images.frames import Frame
+
 needed = pytest.mark.skipif(
     native.why_not() is not None, reason=f"no native core: {native.why_not()}"
 )
+
+
+def make(
+    jpeg: bytes, size: tuple[int, int], box: tuple[int, int, int, int], frame: Frame,
+    out: np.ndarray, *, points: bytes = b"", **options: Any,
+) -> int:  # fmt: skip
+    """Make one output of a JPEG; options as of `packio.images.native.request`."""
+    return native.make(jpeg, native.request(*size, box, frame, out, **options), 1, points)

@@ -19,10 +19,9 @@ from packio.errors import (
     ModeError,
     OptionError,
 )
-from packio.images import native
+from packio.images import jpeg_header, native
 from packio.images.decoders import _raw, pillow
 from packio.images.encodings import DTYPES, RAW
-from packio.images.jpeg import header
 from packio.system.locks import ForkSafeLock, unforked
 
 if TYPE_CHECKING:
@@ -267,7 +266,7 @@ class Decoder:
         Returns:
             The pixels, and their scale: 1 if the library cannot decode at a smaller size.
         """
-        if stored.encoding == "jpeg" and (scale == 1 or header.has_dct(data)):
+        if stored.encoding == "jpeg" and (scale == 1 or jpeg_header.has_dct(data)):
             plugin = self._fitting(stored)
             if plugin is not None and plugin.decode_fast is not None:
                 pixels = self._tried(plugin.decode_fast, data, self.mode, scale)

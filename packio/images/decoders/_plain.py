@@ -12,8 +12,8 @@ import struct
 from typing import NamedTuple
 
 from packio.errors import DecodeError
+from packio.images import jpeg_header
 from packio.images.encodings import PNG_MAGIC
-from packio.images.jpeg import header
 
 _EOI, _SOS = 0xD9, 0xDA
 _FRAMES = frozenset({0xC0, 0xC1, 0xC2})  # Huffman: baseline, extended, progressive
@@ -36,9 +36,9 @@ class PngHeader(NamedTuple):
     colour: int  # 0 gray, 2 RGB, 3 palette, 4 gray and alpha, 6 RGB and alpha
 
 
-def plain_jpeg(data: bytes, mode: str) -> header.JpegHeader:
+def plain_jpeg(data: bytes, mode: str) -> jpeg_header.JpegHeader:
     """Check that a JPEG is 8 bits deep, and gray or, if the mode is not GRAY, in three colours."""
-    facts = header.parse(data)
+    facts = jpeg_header.parse(data)
     if facts is None:
         raise DecodeError("an unusual JPEG header")
     if facts.precision != 8 or facts.components not in (1, 3):

@@ -14,13 +14,11 @@ import functools
 import pathlib
 import struct
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from packio.images.frames import Box, Frame
 
 _VERSION = 9  # of the functions below
@@ -47,9 +45,6 @@ SAMPLE = np.dtype([
 ])  # fmt: skip
 _BYTE = ctypes.c_char
 _AS_SIZES = (0.0, 0.0)  # the ratio of a frame that has none
-_RECUT = struct.Struct("@6i12s")  # as Recut in core.h, without its tables
-_TABLES = struct.Struct("@12i272s272s")  # of a component
-_MOST_COMPONENTS, _ROOM_A_SEGMENT = 4, 48  # as there; bytes that a segment may have more
 _PATH = pathlib.Path(__file__).with_name("_core.so")
 
 
@@ -83,13 +78,6 @@ def _library() -> ctypes.CDLL | str:
         ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_char_p, ctypes.c_int64,
     ]  # fmt: skip
     library.packio_find_points.restype = ctypes.c_int64
-    library.packio_end_of_scan.argtypes = [ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64]
-    library.packio_end_of_scan.restype = ctypes.c_int64
-    library.packio_recut.argtypes = [
-        ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_void_p,
-        ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p,
-    ]  # fmt: skip
-    library.packio_recut.restype = ctypes.c_int64
     if hasattr(library, "packio_make_slice"):
         library.packio_make_slice.argtypes = [
             ctypes.c_void_p, ctypes.POINTER(_Batch), ctypes.c_void_p, ctypes.c_int,
@@ -129,7 +117,6 @@ class _Memory:
             raise RuntimeError(library)  # noqa: TRY004 (it is not the caller's mistake)
         self.make, self.find_points = library.packio_make, library.packio_find_points
         self.make_slice = getattr(library, "packio_make_slice", None)
-        self.recut, self.end_of_scan = library.packio_recut, library.packio_end_of_scan
         self._free = library.packio_free_scratch
         self.pointer = library.packio_new_scratch()
         if not self.pointer:
@@ -152,10 +139,14 @@ def _memories() -> _Memories:
     return _Memories()
 
 
-class Output(NamedTuple):
-    """An output to make of a JPEG.
+def request(
+    height: int, width: int, box: Box, frame: Frame, out: np.ndarray, orientation: int = 1,
+    hflip: bool = False, vflip: bool = False, how: str = "nearest", scale: int = 1, level: int = 1,
+) -> bytes:  # fmt: skip
+    """An output to make of a JPEG: see Request in core.h.
 
-    Attributes:
+    Args:
+        height, width: Of the stored image, pixels. The JPEG must have them, or a level's.
         box: The box of the frame, in the stored image.
         frame: What becomes of the box.
         out: (C, out_height, out_width) uint8, contiguous, C 1 or 3; a gray image fills three
@@ -163,73 +154,33 @@ class Output(NamedTuple):
         orientation: To turn the box by, 1..8.
         hflip, vflip: Mirror the output left-right, top-bottom.
         how: Interpolation.
+        scale: 1; or 2, 4 or 8, to decode at 1/scale of the size, less exactly. Such an image can
+            be resized bilinear or bicubic.
+        level: 1; or the divisor of the level that the JPEG is (`packio.sample.levels`). Size, boxes
+            and frames are those of the stored image all the same.
     """
-
-    box: Box
-    frame: Frame
-    out: np.ndarray
-    orientation: int = 1
-    hflip: bool = False
-    vflip: bool = False
-    how: str = "nearest"
-
-
-def make(
-    data: bytes, size: tuple[int, int], box: Box, frame: Frame, out: np.ndarray, *,
-    orientation: int = 1, hflip: bool = False, vflip: bool = False, how: str = "nearest",
-    points: bytes = b"", scale: int = 1, level: int = 1,
-) -> int:  # fmt: skip
-    """Make an output of a JPEG: as `make_all`, of one `Output` with these attributes."""
-    request = _request(
-        size, scale, level, box, frame, out, orientation, hflip, vflip, how
-    )  # fmt: skip
-    memory = _memories().own
-    status: int = memory.make(memory.pointer, request, 1, data, len(data), points, len(points))
-    return status
-
-
-def _request(
-    size: tuple[int, int], scale: int, level: int, box: Box, frame: Frame, out: np.ndarray,
-    orientation: int, hflip: bool, vflip: bool, how: str,
-) -> bytes:  # fmt: skip
-    """An output as the core takes it: see Request in core.h."""
     # 0.4 µs; out.ctypes.data takes 1.4
     place = ctypes.addressof(_BYTE.from_buffer(out))  # type: ignore[arg-type]  # arrays are buffers
     return _REQUEST.pack(
-        place,
-        *(frame.ratio or _AS_SIZES), *size, *box, orientation,
+        place, *(frame.ratio or _AS_SIZES), height, width, *box, orientation,
         (1 if hflip else 0) + (2 if vflip else 0), *frame[4:10], len(out),
         method(how), scale, level,
     )  # fmt: skip
 
 
-def make_all(
-    data: bytes, size: tuple[int, int], outputs: Sequence[Output], *, points: bytes = b"",
-    scale: int = 1, level: int = 1,
-) -> int:  # fmt: skip
+def make(data: bytes, requests: bytes, count: int = 1, points: bytes = b"") -> int:
     """Make outputs of a JPEG, which is decoded once: the part that holds the boxes of all.
 
     Args:
         data: The JPEG.
-        size: (height, width) of the stored image, pixels. The JPEG must have it, or a level's.
-        outputs: 1 to 16.
+        requests: Of `request`, 1 to 16, all of one size, scale and level.
+        count: How many.
         points: As `seek_points` found them; empty: there are none.
-        scale: 1; or 2, 4 or 8, to decode at 1/scale of the size, less exactly. Such an image can
-            be resized bilinear or bicubic.
-        level: 1; or the divisor of the level that the JPEG is (`packio.sample.levels`). Size, boxes
-            and frames are those of the stored image all the same.
 
     Returns:
         0, or an index of `REASONS`: the image was declined.
     """
-    requests = b"".join(
-        _request(
-            size, scale, level, one.box, one.frame, one.out, one.orientation, one.hflip,
-            one.vflip, one.how,
-        )
-        for one in outputs
-    )  # fmt: skip
-    memory, count = _memories().own, len(outputs)
+    memory = _memories().own
     status: int = memory.make(memory.pointer, requests, count, data, len(data), points, len(points))
     return status
 
@@ -276,74 +227,6 @@ def seek_points(data: bytes) -> bytes:
     room = ctypes.create_string_buffer(len(data) // 64 + 4096)
     found: int = memory.find_points(memory.pointer, data, len(data), room, len(room))
     return room.raw[:found] if found > 0 else b""
-
-
-def end_of_scan(data: bytes, start: int) -> int:
-    """Find the marker that ends the scan whose data begin at ``start``; 0: there is none."""
-    found: int = _memories().own.end_of_scan(data, len(data), start)
-    return found
-
-
-class Codes(NamedTuple):
-    """The Huffman tables of a component.
-
-    Attributes:
-        dc, ac: Specifications, as in DHT: the number of codes of each length, then symbols.
-        written: For each size of a DC difference, the code to write << 5 | its length; 0: none.
-    """
-
-    dc: bytes
-    ac: bytes
-    written: tuple[int, ...]
-
-
-@functools.lru_cache(maxsize=16)  # encoders use few tables
-def _packed(tables: tuple[Codes, ...]) -> bytes:
-    rest = bytes(_TABLES.size * (_MOST_COMPONENTS - len(tables)))
-    return b"".join(_TABLES.pack(*t.written, t.dc, t.ac) for t in tables) + rest
-
-
-class Recut(NamedTuple):
-    """A scan that was written again.
-
-    Attributes:
-        data: The entropy-coded data, and EOI.
-        lengths: (segments,) int32, of each segment in bytes, with its marker.
-        used: For each component, the sizes of the DC differences that were written, as bits.
-    """
-
-    data: memoryview
-    lengths: np.ndarray
-    used: list[int]
-
-
-def recut(
-    data: bytes, start: int, mcus: int, intervals: tuple[int, int], blocks: bytes,
-    tables: tuple[Codes, ...],
-) -> Recut | None:  # fmt: skip
-    """Write the scan of a JPEG with other restart intervals, without loss.
-
-    Args:
-        data: The JPEG.
-        start: The byte at which its entropy-coded data begin.
-        mcus: MCUs in all.
-        intervals: MCUs between restart markers, as they are and as they shall be.
-        blocks: The component of each block in an MCU; at most 10.
-        tables: Of each component; at most 4.
-
-    Returns:
-        None if the data are damaged.
-    """
-    segments = [-(-mcus // interval) for interval in intervals]
-    out = np.empty(2 * (len(data) - start) + _ROOM_A_SEGMENT * sum(segments), np.uint8)
-    lengths, used = np.empty(segments[1], np.int32), np.zeros(_MOST_COMPONENTS, np.int32)
-    request = _RECUT.pack(start, mcus, *intervals, len(blocks), len(tables), blocks)
-    memory = _memories().own
-    made = memory.recut(
-        memory.pointer, request + _packed(tables), data, len(data), out.ctypes.data, len(out),
-        lengths.ctypes.data, used.ctypes.data,
-    )  # fmt: skip
-    return Recut(out[:made].data, lengths, used.tolist()) if made > 0 else None
 
 
 def unfilter(rows: bytes, shape: tuple[int, int, int]) -> np.ndarray | None:

@@ -154,8 +154,6 @@ typedef struct {
     uint8_t block_component[6], block_y[6], block_x[6];
     uint16_t quant[3][64] __attribute__((aligned(32)));  /* of each component, row by row */
     const uint8_t *dc[3], *ac[3];  /* of each component: 16 counts of codes, then symbols */
-    const uint8_t *lengths[16];  /* lists of the lengths of segments: big-endian, of 2 bytes */
-    int length_counts[16], lists;
 } Jpeg;
 
 /* Some MCUs in a row that can be decoded by themselves. */
@@ -191,7 +189,8 @@ typedef struct {
     const Steps *dc[MOST_COMPONENTS], *ac[MOST_COMPONENTS];  /* of each component */
 } Pattern;
 
-/* A scan to write with other restart intervals. `packio.images.native` packs the same fields in the same order. */
+/* A scan to write with other restart intervals. tests/images/test_recut.py packs the same fields in
+   the same order. */
 enum { SIZES = 12, ROOM_A_SEGMENT = 48 };  /* of DC differences; bytes that a segment needs more */
 typedef struct {
     int32_t scan;                /* the byte at which its data begin */

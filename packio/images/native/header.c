@@ -5,7 +5,7 @@
 #include "core.h"
 
 enum { SOF0 = 0xC0, SOF1 = 0xC1, DHT = 0xC4, SOI = 0xD8, EOI = 0xD9, SOS = 0xDA, DQT = 0xDB };
-enum { DRI = 0xDD, APP0 = 0xE0, APP9 = 0xE9, APP14 = 0xEE, APP15 = 0xEF, COM = 0xFE };
+enum { DRI = 0xDD, APP0 = 0xE0, APP14 = 0xEE, APP15 = 0xEF, COM = 0xFE };
 enum { MOST_PIXELS = 1 << 28 };
 
 const uint8_t packio_zigzag[64] = {
@@ -136,10 +136,6 @@ int packio_header(const uint8_t *data, size_t size, Jpeg *jpeg) {
             found.jfif |= is_jfif;
         } else if (marker == APP14) {
             if (length >= 12 && !memcmp(content, "Adobe", 5)) found.adobe = content[11] + 1;
-        } else if (marker == APP9 && length >= 8 && !memcmp(content, "PACKIO\0\1", 8)) {
-            if (jpeg->lists == 16) return KIND;
-            jpeg->lengths[jpeg->lists] = content + 8;
-            jpeg->length_counts[jpeg->lists++] = (length - 8) / 2;
         } else if (!(marker >= APP0 && marker <= APP15) && marker != COM) {
             return KIND; /* progressive, arithmetic, … */
         }
@@ -242,53 +238,21 @@ static int from_points(Scratch *scratch, const Jpeg *jpeg, const uint8_t *points
     return count;
 }
 
-/*
- * Whether a scan has so many restart markers and no EOI. A list of lengths may be forged: where it
- * leads from marker to marker and no marker is left over, the segments are those of the scan.
- */
-static int has_markers(const uint8_t *at, const uint8_t *end, int restarts) {
-    while (at < end) {
-        const uint8_t *stop = end - at > 240 ? at + 240 : end;
-        uint8_t found = 0, ends = 0; /* of one byte, so that a compiler takes many bytes at a time */
-        for (const uint8_t *p = at; p < stop; p++) {
-            uint8_t is_marker = p[0] == 0xFF;
-            found += is_marker & ((p[1] & 0xF8) == 0xD0);
-            ends |= is_marker & (p[1] == EOI);
-        }
-        if (ends) return 0;
-        restarts -= found;
-        at = stop;
-    }
-    return restarts == 0;
-}
-
 int packio_tasks(Scratch *scratch, const Jpeg *jpeg, const uint8_t *points, size_t points_size,
                  int r0, int r1, int c0, int c1, int *in_turn) {
     *in_turn = 0;
     if (points_size) return from_points(scratch, jpeg, points, points_size, r0, r1, c0, c1);
     int mcus = jpeg->rows * jpeg->columns, interval = jpeg->interval ? jpeg->interval : mcus;
-    int segments = (mcus + interval - 1) / interval, count = 0, listed = 0;
+    int segments = (mcus + interval - 1) / interval, count = 0;
     int most = segments > jpeg->rows ? segments : jpeg->rows;
     Task *tasks = packio_reserve(&scratch->tasks, (size_t)most * sizeof *tasks);
     if (!tasks) return -MEMORY;
     if (segments == 1) return rows_in_turn(jpeg, tasks, in_turn);
-    for (int i = 0; i < jpeg->lists; i++) listed += jpeg->length_counts[i];
-    if (listed && listed != segments) return -DAMAGED;
-    const uint8_t *const *list = jpeg->lengths;
-    size_t at = jpeg->scan, size = (size_t)(jpeg->end - jpeg->data);
-    for (int i = 0, in_list = 0; i < segments; i++) {
-        size_t end;
-        if (listed) {
-            while (in_list == jpeg->length_counts[list - jpeg->lengths]) list++, in_list = 0;
-            int length = word(*list + 2 * in_list++);
-            end = at + (size_t)length - 2;
-            if (length < 2 || end + 2 > size || jpeg->data[end] != 0xFF) return -DAMAGED;
-        } else {
-            end = next_marker(jpeg, at);
-            if (!end) return -DAMAGED;
-        }
+    size_t at = jpeg->scan;
+    for (int i = 0; i < segments; i++) {
+        size_t end = next_marker(jpeg, at);
         int marker = i == segments - 1 ? EOI : 0xD0 + i % 8;
-        if (jpeg->data[end + 1] != marker) return -DAMAGED;
+        if (!end || jpeg->data[end + 1] != marker) return -DAMAGED;
         int first = i * interval, last = i == segments - 1 ? mcus - 1 : first + interval - 1;
         int needed = last_needed(jpeg, first, last, r0, r1, c0, c1);
         if (needed >= 0)
@@ -299,7 +263,5 @@ int packio_tasks(Scratch *scratch, const Jpeg *jpeg, const uint8_t *points, size
                                     .whole = needed == last};
         at = end + 2;
     }
-    const uint8_t *data = jpeg->data;
-    if (listed && !has_markers(data + jpeg->scan, data + at - 2, segments - 1)) return -DAMAGED;
     return count;
 }

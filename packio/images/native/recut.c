@@ -1,8 +1,8 @@
-/* The functions that Python calls to write a scan with other restart intervals, without loss.
+/* Functions that write a scan with other restart intervals, without loss.
 
    All codes are moved as they are, but for some of DC coefficients: a coefficient is coded as the
    difference from the one before it in the segment, so those at the beginnings of segments change.
-   `packio.images.jpeg.restarts` reads the header, and writes the new one.
+   The caller reads the header, and writes the new one.
 
    Source: ITU-T T.81 (1992), annexes B.1.1.5 (stuffing), F.1.2.1 (DC differences), F.2.2. */
 
@@ -10,19 +10,8 @@
 
 enum { EOI = 0xD9, RST0 = 0xD0 };
 
-EXPORTED int64_t packio_end_of_scan(const uint8_t *data, int64_t size, int64_t scan);
 EXPORTED int64_t packio_recut(Scratch *scratch, const Recut *recut, const uint8_t *data, int64_t size,
                               uint8_t *out, int64_t room, int32_t *lengths, int32_t *used);
-
-/* The first marker of a scan that is no restart; 0: there is none. */
-int64_t packio_end_of_scan(const uint8_t *data, int64_t size, int64_t scan) {
-    size_t at = (size_t)scan;
-    while (at < (size_t)size && (at = packio_next_marker(data, at, (size_t)size))) {
-        if ((data[at + 1] & ~7) != RST0) return (int64_t)at;
-        at += 2;
-    }
-    return 0;
-}
 
 /* What is written: whole bytes, then up to 7 bits, left-justified. */
 typedef struct {

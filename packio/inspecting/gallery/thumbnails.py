@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from packio.images import jpeg_header
 from packio.images.decoders import Decoder
 from packio.images.encodings import RAW, opened
-from packio.images.jpeg import header
 from packio.sample.facts import Facts
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ def make_thumbnail(
         width, height = image.size
         if image.mode[0] in "IF":
             small = _eight_bits(image)
-        elif image.format != "JPEG" or not header.has_dct(data):  # else thumbnail() decodes less
+        # thumbnail() decodes less of the other JPEGs
+        elif image.format != "JPEG" or not jpeg_header.has_dct(data):
             small = image.convert("RGB")
         small.thumbnail((edge, edge))
         small = small.convert("RGB")

@@ -15,12 +15,10 @@ import numpy as np
 from packio.batches.columns import make_each
 from packio.batches.framing import Framing, Settings, by_position
 from packio.datasets.tally import Seed, Seeded
-from packio.images import regions
+from packio.images import jpeg_header, regions
 from packio.images.encodings import PNG_MAGIC
 from packio.images.frames import oriented
-from packio.images.jpeg import header as jpeg_header
 from packio.images.regions import Need
-from packio.index.indexfile import SEEKABLE
 from packio.packs.opening import Pack
 from packio.packs.rows import Row
 from packio.sample.record import IMAGE
@@ -94,26 +92,22 @@ class Feeder(Seeded):
         self, pack: Pack, row: Row, place: Placement, settle: bool
     ) -> tuple[np.ndarray, tuple[int, ...]]:
         """Read one sample; return the bytes for DALI, and the place."""
-        data, seekable = pack.read(row), bool(row.flags & SEEKABLE)
-        wanted = regions.needed(
-            place, row.height, row.width, "nearest", cuttable=seekable, fast=False
-        )  # DALI resizes whole frames
+        data = pack.read(row)
+        # DALI resizes whole frames
+        wanted = regions.needed(place, row.height, row.width, "nearest", fast=False)
         frame = wanted.frame
         ours = settle or row.position in self._ours
         with pack.naming(row):
             if ours or not _is_plain(data, row) or _pixels(row) > self._recipe.decoder.max_pixels:
                 data, box = self._decoded(data, row, wanted)
-            elif wanted.orientation == 1:
-                data, above, before = regions.cut(data, row, wanted)
-                box = (wanted.box[0] - above, wanted.box[1] - before, *wanted.box[2:])
             else:
-                box = frame[:4]
+                box = wanted.box if wanted.orientation == 1 else frame[:4]
         return np.frombuffer(data, np.uint8), (*box, *frame[4:10], wanted.hflip, wanted.vflip)
 
     def _decoded(self, data: bytes, row: Row, wanted: Need) -> tuple[bytes, Box]:
         """Decode the part of an image that its box needs; return a PNM, whose box is all of it."""
-        part = regions.decode(self._recipe.decoder, data, row, wanted)
-        pixels = oriented(regions.boxed(part, wanted), wanted.orientation)
+        part = regions.decode(self._recipe.decoder, data, row, [wanted])
+        pixels = oriented(regions.boxed(part.pixels, wanted), wanted.orientation)
         height, width = pixels.shape[:2]
         return b"P6 %d %d 255\n" % (width, height) + pixels.tobytes(), (0, 0, height, width)
 

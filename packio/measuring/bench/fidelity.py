@@ -159,8 +159,9 @@ def measure(
             theirs = _crop_as_torchvision(pixels, frame, resize)
             for (decoder, fidelity), (to_pillow, to_torchvision) in zip(ways, totals, strict=True):
                 need = needed(Placement(frame), stored.height, stored.width, interpolation,
-                              cuttable=False, fast=fidelity == "fast")  # fmt: skip
-                ours = render(decode(decoder, data, stored, need), need, None).transpose(1, 2, 0)
+                              fast=fidelity == "fast")  # fmt: skip
+                part = decode(decoder, data, stored, [need])
+                ours = render(part, need, None).transpose(1, 2, 0)
                 to_pillow.add(ours, pillows)
                 to_torchvision.add(ours, theirs)
         if progress:

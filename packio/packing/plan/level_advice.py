@@ -57,7 +57,7 @@ class _Crop(NamedTuple):
         """Make it: (3, H, W) uint8."""
         _, data, facts, _ = self.field
         assert facts is not None  # noqa: S101 (it was read to be packed)
-        return regions.make(decoder, data, facts, self.need, None, self.points)
+        return regions.make(decoder, data, facts, [self.need], [None], self.points)[0]
 
 
 def advice(records: Sequence[Record[Field]], asked: Levels, images: int) -> LevelsAdvice | None:
@@ -94,8 +94,7 @@ def _crops(record: Record[Field], size: int, seed: int) -> list[tuple[_Crop, _Cr
     for numbers in np.random.default_rng(seed).random((_CROPS, geometry.draws)).tolist():
         placement = Placement(geometry.frame(facts.height, facts.width, numbers))
         exact, fast = (
-            regions.needed(placement, facts.height, facts.width, geometry.interpolation,
-                           cuttable=facts.seekable, fast=fast)
+            regions.needed(placement, facts.height, facts.width, geometry.interpolation, fast=fast)
             for fast in (False, True)
         )  # fmt: skip
         plain = _Crop(record.image, fast, points)

@@ -15,7 +15,6 @@ from packio.errors import DecodeError, Decoding, OptionError
 from packio.images import native
 from packio.images.decoders import MAX_PIXELS, Decoder
 from packio.images.encodings import RAW, check_class_ids, check_raw, read_facts
-from packio.images.jpeg.restarts import make_seekable
 from packio.packing.images.encode import Encoding
 from packio.packing.images.levels import Levels
 from packio.packing.images.placing import has_pixels, placed
@@ -53,14 +52,12 @@ class Treatment:
     Attributes:
         encoding: How images are encoded.
         check: "header" reads the header of each image; "decode" decodes each image whole.
-        seekable: Put restart markers into JPEGs, without loss, so that a part can be decoded.
         seek_points: Find where the decoding of a JPEG may begin.
         levels: Levels that images get. None: levels of an image that stays as it is stay, too.
     """
 
     encoding: Encoding = dataclasses.field(default_factory=Encoding)
     check: str = "header"
-    seekable: bool = False
     seek_points: bool = True
     levels: Levels | None = None
 
@@ -72,7 +69,7 @@ class Treatment:
     def of(recipe: Recipe) -> Treatment:
         """The treatment that a recipe describes."""
         return Treatment(
-            Encoding(**recipe.encoding), recipe.check, recipe.seekable, recipe.seek_points,
+            Encoding(**recipe.encoding), recipe.check, recipe.seek_points,
             Levels.of(recipe.levels),
         )  # fmt: skip
 
@@ -82,7 +79,6 @@ class Treatment:
         return (
             self.check == "decode"
             or self.encoding != Encoding()
-            or self.seekable
             or self.levels is not None
             or (self.seek_points and not native.why_not())
         )
@@ -92,15 +88,7 @@ class Treatment:
         if self.check == "decode":
             for name, field in record.fields.items():
                 _decode(name, field)
-        record = self._encoded(record)
-        before, facts = record.image.data, record.facts
-        if self.seekable and facts.encoding == "jpeg" and not facts.progressive:
-            data = make_seekable(before, check=True)
-            if data is not before:
-                record = record.with_fields(
-                    image=Field("image", data, facts._replace(seekable=True))
-                )
-        return self._with_points(record)
+        return self._with_points(self._encoded(record))
 
     def _encoded(self, record: Record[Field]) -> Record[Field]:
         """The record with its image encoded, and with levels of this image."""
@@ -116,7 +104,7 @@ class Treatment:
             return (
                 record if not image.points else record.with_fields(image=image._replace(points=b""))
             )
-        points = b"" if image.points or facts.seekable else native.seek_points(image.data)
+        points = b"" if image.points else native.seek_points(image.data)
         return record.with_fields(image=image._replace(points=points)) if points else record
 
     @property

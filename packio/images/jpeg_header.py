@@ -16,13 +16,13 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-_SOS, _DRI, _APP1, _EXIF = 0xDA, 0xDD, 0xE1, b"Exif\0\0"
+_SOS, _APP1, _EXIF = 0xDA, 0xE1, b"Exif\0\0"
 _SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # C4 DHT, C8 reserved, CC DAC
 _PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 _LOSSLESS = frozenset({0xC3, 0xC7, 0xCB, 0xCF})
 _RESTARTS = frozenset(range(0xD0, 0xD8))  # RSTn have no length
 # What Pillow passes over as libjpeg does: SOFn, DHT, DAC, DQT, DRI, APPn, COM.
-_SEGMENTS = _SOF | {0xC4, 0xCC, 0xDB, _DRI, *range(0xE0, 0xF0), 0xFE, _SOS}
+_SEGMENTS = _SOF | {0xC4, 0xCC, 0xDB, 0xDD, *range(0xE0, 0xF0), 0xFE, _SOS}
 _ORIENTATION_TAG = 0x0112
 
 
@@ -35,27 +35,22 @@ class JpegHeader(NamedTuple):
     precision: int  # bits a sample
     progressive: bool
     orientation: int | None  # 1..8; None: unclear, ask another parser
-    restarts: bool  # there are restart markers
     lossless: bool = False  # coded without a DCT
 
 
 def parse(data: bytes) -> JpegHeader | None:  # noqa: C901 (one loop over segments)
-    """Read a JPEG's header.
+    """Read a JPEG's header: the segments before the image data.
 
-    Args:
-        data: A JPEG file's bytes; only the segments before the image data are read.
-
-    Returns:
-        The header. None if the file is unusual, so that Pillow has to read it: it does not start
-        with SOI, a segment runs past the end, no frame header precedes the data, or there is a
-        marker that Pillow refuses and libjpeg passes over, as TEM.
+    None if the file is unusual, so that Pillow has to read it: it does not start with SOI, a
+    segment runs past the end, no frame header precedes the data, or there is a marker that Pillow
+    refuses and libjpeg passes over, as TEM.
     """
     if data[:2] != b"\xff\xd8":
         return None
     end, position = len(data), 2
     frame: tuple[int, int, int, int, bool] | None = None
     orientation: int | None = 1
-    restarts = lossless = tells = False
+    lossless = tells = False
     while position + 4 <= end:
         if data[position] != 0xFF:
             return None
@@ -80,11 +75,9 @@ def parse(data: bytes) -> JpegHeader | None:  # noqa: C901 (one loop over segmen
             if body.startswith(_EXIF) or b"Orientation" in body:  # XMP has tiff:Orientation
                 orientation = None if tells else _orientation(body)
                 tells = True  # of several segments, Pillow knows which one counts
-        elif marker == _DRI:
-            restarts = data[position + 4 : position + 6] != b"\0\0"
         elif marker == _SOS:
             found = frame is not None and frame[0] and frame[1]
-            return JpegHeader(*frame, orientation, restarts, lossless) if frame and found else None
+            return JpegHeader(*frame, orientation, lossless) if frame and found else None
         position += 2 + length
     return None
 

@@ -1,1 +1,0 @@
-"""What packio knows about JPEG files beyond decoding them."""

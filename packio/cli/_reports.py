@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from packio.cli._output import as_typed, counted, escaped, print_json, print_some, say, warn
-from packio.packing.plan.advising import Advice, DryRun
+from packio.packing.plan.advising import Advice, DryRun, LevelsAdvice
 from packio.packing.report import PackReport
-
-if TYPE_CHECKING:
-    from packio.packing.plan.level_advice import LevelsAdvice
 
 
 def show(report: PackReport, out: Path, *, as_json: bool, quiet: bool) -> None:
@@ -91,13 +87,9 @@ def _print_levels(found: LevelsAdvice, looked_at: int) -> None:
             f"looked at is large enough to get one for crops of {found.options['crop']}"
         )
         return
-    gain = found.crops_per_second / max(found.without, 1e-9)
     say(
         f"levels {found.options['count']}: {found.images:,} of {counted(looked_at, 'image')} that "
-        f"were looked at get some; {found.bytes / 1e6:+,.1f} MB ({found.share:+.0%}) in all\n"
-        f"  fast crops of {found.options['crop']}: {found.crops_per_second:,.0f} a second, "
-        f"{found.without:,.0f} without ({gain:.1f} times as many); PSNR to exact ones "
-        f"{found.psnr:.1f} dB, at least {found.lowest_psnr:.1f}"
+        f"were looked at get some; {found.bytes / 1e6:+,.1f} MB ({found.share:+.0%}) in all"
     )
 
 

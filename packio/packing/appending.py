@@ -23,7 +23,8 @@ from packio.index import indexfile
 from packio.index.metadata import origins_of
 from packio.packing import sourcing
 from packio.packing.fields import journal
-from packio.packing.plan import levelled, planning
+from packio.packing.images.levels import without_levels
+from packio.packing.plan import planning
 from packio.packing.plan.growth import Growth, changed_keys, find_growth
 from packio.packing.publish import adding
 from packio.packing.run import sameness
@@ -263,7 +264,7 @@ def _list_again(
             allow_empty=True, scratch=sourcing.scratch_folder(out), fields=wanted_fields(fields),
             options=options,
         )  # fmt: skip
-        return levelled.bare(listed(reader, source, context))
+        return without_levels(listed(reader, source, context))
 
     try:
         listing = found({**lost, **asked})

@@ -15,8 +15,8 @@ from typing import Any
 from packio.errors import DecodeError, OptionError
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX
 from packio.packing import sourcing
-from packio.packing.images.levels import Levels
-from packio.packing.plan import advising, levelled, planning
+from packio.packing.images.levels import Levels, resolve
+from packio.packing.plan import advising, planning
 from packio.packing.publish import remote, target
 from packio.packing.report import PackReport, make_listing_callback
 from packio.packing.run import sameness
@@ -147,7 +147,7 @@ def pack(
         found=make_listing_callback(progress, began),
     )  # fmt: skip
     recipe = dataclasses.replace(recipe, check=check, stats=stats, seek_points=seek_points)
-    listing, recipe = levelled.asked(
+    listing, recipe = resolve(
         listing, recipe, Levels.asked(levels, levels_quality, levels_crop)
     )
     plan = planning.make(listing, format_name, recipe, shards=shards, shard_size=shard_size)
@@ -201,7 +201,7 @@ def dry_run(
         source, out, source_kind, format_name, classes_from, options, skip=True, fields=fields
     )
     recipe = dataclasses.replace(recipe, check=check, seek_points=False)
-    listing, recipe = levelled.asked(
+    listing, recipe = resolve(
         listing, recipe, Levels.asked(levels, levels_quality, levels_crop)
     )
     return advising.dry_run(

@@ -363,7 +363,7 @@ def test_no_field_of_a_user_has_the_name_of_a_level(folder: Path, tmp_path: Path
         packio.pack(folder, tmp_path / "x.tar", fields={"image_div2": "depth"})
 
 
-def test_a_dry_run_says_what_levels_cost_and_bring(folder: Path, tmp_path: Path) -> None:
+def test_a_dry_run_says_what_levels_cost(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "x.tar"
     found = dry_run(folder, out, levels=2, levels_crop=64).levels
     assert found is not None
@@ -374,9 +374,6 @@ def test_a_dry_run_says_what_levels_cost_and_bring(folder: Path, tmp_path: Path)
     assert abs(found.bytes - size) <= 8  # rounded
     images = sum(path.stat().st_size for path in folder.rglob("*.jpg"))
     assert found.share == pytest.approx(size / images)
-    assert found.crops_per_second > 0
-    assert found.without > 0
-    assert 30 < found.lowest_psnr <= found.psnr < 99
     assert not dataclasses.asdict(dry_run(folder, out, levels=0))["levels"]
 
 

@@ -25,7 +25,10 @@ from packio.packing.images import encoders
 from packio.packing.images.encoders import Metadata
 from packio.sample import levels
 from packio.sample.facts import Facts
+from packio.sample.recipe import Recipe
 from packio.sample.record import Field, Record
+from packio.sources import Listing
+from packio.sources._packs import PackListing, Reading
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -193,3 +196,38 @@ def _field(image: Image.Image, facts: Facts, quality: int) -> Field:
     exif = Metadata(encoders.exif_of(facts.orientation))
     data = encoders.jpeg(image, quality, "4:4:4", exif, restart_rows=1)
     return Field("image", data, read_facts(data)._replace(orientation=facts.orientation))
+
+
+def resolve(listing: Listing, recipe: Recipe, wanted: Levels | None) -> tuple[Listing, Recipe]:
+    """The listing and the recipe of a run that is asked for some levels.
+
+    Nothing asked: levels of packs stay. If their image changes, the levels are made anew as the
+    recipe of the packs says; of packs with different recipes, they are left out.
+    """
+    if wanted is not None and wanted.count != 0 and recipe.encoding.get("encode") == "raw":
+        raise OptionError(
+            f"levels={wanted.count!r} with encode='raw': images of raw pixels get no levels, their "
+            "crops need no decoding; leave out one of the options"
+        )
+    if wanted is not None:
+        listing = without_levels(listing)
+        if wanted.count == 0 and not isinstance(listing, PackListing):
+            return listing, recipe
+        return listing, dataclasses.replace(recipe, levels=wanted.as_options())
+    if isinstance(listing, PackListing):
+        found = [Recipe.of(pack.metadata).levels for pack in listing.packs]
+        if found[0] and all(each == found[0] for each in found):
+            return listing, dataclasses.replace(recipe, levels=found[0])
+    return listing, recipe
+
+
+def without_levels(listing: Listing) -> Listing:
+    """The listing without the levels that its packs have: others are to be made."""
+    has_some = isinstance(listing, PackListing) and any(pack.levels for pack in listing.packs)
+    if listing.open is None or not has_some:
+        return listing
+    if isinstance(listing.open, Reading):  # damage in a level that goes is no matter
+        return dataclasses.replace(
+            listing, open=dataclasses.replace(listing.open, with_levels=False)
+        )
+    return listing.changed(levels.without)

@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,10 +16,8 @@ from packio.images.decoders import Decoder
 from packio.packing.images.encode import Encoding
 from packio.packing.plan.planning import Plan
 from packio.packing.run.reading import Read, Treatment, read_one
+from packio.sample import levels
 from packio.sample.record import Field
-
-if TYPE_CHECKING:
-    from packio.packing.plan.level_advice import LevelsAdvice
 
 _SAMPLE = 64  # images that are looked at
 _ROUNDS = 3  # in which all of them are decoded; the fastest round counts
@@ -41,6 +39,15 @@ class Advice(NamedTuple):
     images_per_second: float  # whole images that one core decodes
     pack_seconds: float  # that one core needs to encode all images
     refused: int  # of the images looked at: they cannot be encoded so
+
+
+class LevelsAdvice(NamedTuple):
+    """What levels cost, estimated from some images."""
+
+    options: dict[str, Any]
+    images: int  # of those looked at: they get a level
+    bytes: int  # of the levels of all images
+    share: float  # the same of the bytes of the images
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,17 +92,25 @@ def dry_run(plan: Plan, candidates: Sequence[Encoding] = CANDIDATES) -> DryRun:
         warnings=tuple(listing.warnings),
         looked_at=len(reads),
         advice=tuple(_advice(plain, c, listing.sizes) for c in candidates) if plain else (),
-        levels=_of_levels(reads, treatment, len(listing.keys)),
+        levels=_levels_advice(reads, treatment, len(listing.keys)),
     )
 
 
-def _of_levels(reads: Sequence[Read], treatment: Treatment, images: int) -> LevelsAdvice | None:
-    if treatment.levels is None:
-        return None
-    from packio.packing.plan import level_advice  # makes crops, for which it imports torch
-
+def _levels_advice(
+    reads: Sequence[Read], treatment: Treatment, images: int
+) -> LevelsAdvice | None:
     records = [read.record for read in reads if read.problem is None]
-    return level_advice.advice(records, treatment.levels, images)
+    if treatment.levels is None or not records:
+        return None
+    sizes = [
+        sum(len(field.data) for name, field in record.fields.items() if levels.divisor_of(name))
+        for record in records
+    ]
+    whole = sum(len(record.image.data) for record in records)
+    return LevelsAdvice(
+        treatment.levels.as_options(), sum(map(bool, sizes)),
+        round(statistics.fmean(sizes) * images), sum(sizes) / whole,
+    )  # fmt: skip
 
 
 def _kind_of_labels(labels: object, classes: Sequence[str]) -> str:

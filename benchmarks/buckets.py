@@ -264,7 +264,7 @@ def plot(result: dict[str, Any], picture: Path) -> None:
 def check(sizes: np.ndarray) -> None:
     """Compare the assignment of some images with that of plain Python."""
     some = sizes_of_area(AREA, STEP)
-    found = Buckets(some).assigned(sizes[:, 0], sizes[:, 1])
+    found = Buckets(some).assign(sizes[:, 0], sizes[:, 1])
     for (height, width), number in zip(sizes[:2000].tolist(), found.tolist(), strict=False):
         ratio = math.log(width / height)
         distances = [abs(ratio - math.log(b / h)) for h, b in some]

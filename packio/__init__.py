@@ -17,7 +17,7 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "Bucket": "datasets.bucket_statistics",
-    "BucketCrop": "images.bucket_crop",
+    "BucketCrop": "images.bucketing",
     "BucketSampler": "loading.bucketing",
     "CenterCrop": "images.geometry",
     "DaliLoader": "loading.dali",
@@ -91,7 +91,7 @@ if TYPE_CHECKING:
     from packio.errors import DecodeError as DecodeError
     from packio.errors import IntegrityError as IntegrityError
     from packio.errors import PackioError as PackioError
-    from packio.images.bucket_crop import BucketCrop as BucketCrop
+    from packio.images.bucketing import BucketCrop as BucketCrop
     from packio.images.geometry import CenterCrop as CenterCrop
     from packio.images.geometry import RandomCrop as RandomCrop
     from packio.images.geometry import RandomResizedCrop as RandomResizedCrop

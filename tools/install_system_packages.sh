@@ -20,8 +20,6 @@ ldconfig -p 2>/dev/null | grep -q 'libturbojpeg\.so\.0' \
     || install libturbojpeg0 "the decoders jpeg4py and turbojpeg"
 command -v chromium >/dev/null || command -v google-chrome >/dev/null \
     || install chromium "the pages of packio view in a browser"
-command -v jpegtran >/dev/null \
-    || install libjpeg-turbo-progs "that seekable JPEGs keep every coefficient"
 command -v chromedriver >/dev/null \
     || install chromium-driver "the pages of packio view in a browser, clicked through"
 command -v clang >/dev/null || install clang "what clang makes of the native core"

@@ -16,7 +16,7 @@ from packio.batches import draws
 from packio.batches.draws import Lane
 from packio.images import arithmetic, frames, regions
 from packio.images.arithmetic import Integer
-from packio.images.bucket_crop import BucketCrop
+from packio.images.bucketing import BucketCrop
 from packio.images.decoders import Decoder
 from packio.images.frames import Placement
 from packio.images.geometry import Geometry, Uniforms

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from packio.datasets import image_sizes
-from packio.images.bucketing import Buckets, Size, covered, is_small
+from packio.images.bucketing import Buckets, Size, is_small, largest_box
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Tally:
             numbers: (N,) numbers of their sizes.
         """
         size, count = self._buckets.of(numbers), len(self._buckets)
-        h, w = covered(height, width, *size)
+        h, w = largest_box(height, width, *size)
         lost = 1 - (h * w) / (height * width)
         self._images += np.bincount(numbers, minlength=count)
         small: Any = is_small(height, width, *size)
@@ -80,5 +80,5 @@ def described(data: Any, buckets: Buckets) -> tuple[Bucket, ...]:
     """What each size gets of a dataset or a pack."""
     tally = Tally(buckets)
     for height, width in image_sizes.chunks(data):
-        tally.add(height, width, buckets.assigned(height, width))
+        tally.add(height, width, buckets.assign(height, width))
     return tally.result()

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from packio.errors import OptionError
-from packio.images import bucket_crop, geometry
+from packio.images import bucketing, geometry
 from packio.images.geometry import Geometry
 
 _SHOWN = ("hflip", "vflip", "fidelity", "mode", "exif_orientation", "split")  # options
@@ -51,7 +51,7 @@ def _geometry(values: Mapping[str, Any] | None) -> Geometry | None:
     if values is None:
         return None
     name = values.get("name")
-    kind = next((vars(m)[name] for m in (geometry, bucket_crop) if name in vars(m)), None)
+    kind = next((vars(m)[name] for m in (geometry, bucketing) if name in vars(m)), None)
     given = {n: tuple(v) if isinstance(v, list) else v for n, v in values.items() if n != "name"}
     try:
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):

@@ -1,4 +1,4 @@
-"""Aspect-ratio buckets: a few sizes, the one that fits an image best, and the box for that size.
+"""Aspect-ratio buckets: a few sizes, the one that fits an image best, and the crop to that size.
 
 An image fits the size whose aspect ratio is nearest to its own, compared in logarithms: an image of
 3:2 is as far from 1:1 as one of 2:3 is. The comparison is exact. The logarithm of the ratio of an
@@ -12,6 +12,7 @@ ratios themselves.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import operator
 from collections.abc import Iterable, Sequence
@@ -22,7 +23,9 @@ import numpy as np
 
 from packio.errors import OptionError
 from packio.images import arithmetic
-from packio.images.arithmetic import Condition, Integer, rounded, where
+from packio.images.arithmetic import Condition, Integer, rounded, truncated, where
+from packio.images.frames import Frame, merged
+from packio.images.geometry import Uniforms, check_interpolation
 
 MOST = 65_534  # sizes: their numbers, and one for "no size", are 16 bits
 STEP, MAX_RATIO = 64, 4.0
@@ -35,15 +38,7 @@ def sizes_of_area(area: int, step: int = STEP, max_ratio: float = MAX_RATIO) -> 
     """Sizes of nearly one area, from tall to wide, for models that take sides of some multiple.
 
     One is a square. Then each multiple of ``step`` is a side; the other side is the largest
-    multiple that keeps to the area.
-
-    Args:
-        area: Most pixels of a size.
-        step: Both sides are multiples of it, pixels.
-        max_ratio: Most that the longer side may be of the shorter one.
-
-    Returns:
-        (height, width) of each.
+    multiple that keeps to the area, and to the ratio of the longer side to the shorter one.
     """
     is_ratio = type(max_ratio) in (int, float) and 1 <= max_ratio < math.inf
     if type(area) is not int or type(step) is not int or step < 1 or not is_ratio:
@@ -73,16 +68,10 @@ class Buckets:
 
     Of two ratios that are equally far, the taller size is taken. Of sizes of the same ratio, an
     image gets the largest that it covers, or the smallest if it covers none.
-
-    Args:
-        sizes: (height, width) of each, pixels.
-
-    Attributes:
-        sizes: As given, a tuple.
     """
 
     def __init__(self, sizes: Iterable[Sequence[int]]) -> None:
-        self.sizes: tuple[Size, ...] = tuple(map(checked, sizes))
+        self.sizes: tuple[Size, ...] = tuple(map(check_size, sizes))
         if not 0 < len(self.sizes) <= MOST or len(set(self.sizes)) < len(self.sizes):
             raise OptionError(
                 f"sizes={_shown(self.sizes)}: expected 1 to {MOST} different (height, width)"
@@ -102,15 +91,8 @@ class Buckets:
     def __len__(self) -> int:
         return len(self.sizes)
 
-    def assigned(self, height: np.ndarray, width: np.ndarray) -> np.ndarray:
-        """Number of the size of each of some upright images.
-
-        Args:
-            height, width: (N,) int64, pixels, at least 1.
-
-        Returns:
-            (N,) int64.
-        """
+    def assign(self, height: np.ndarray, width: np.ndarray) -> np.ndarray:
+        """Number of the size of each of N upright images, of (N,) int64 pixels, at least 1."""
         group = np.searchsorted(self._edges, (width * width) / (height * height), "left")
         place, counts = self._firsts[group], self._counts[group]
         for _ in range(1, int(self._counts.max())):
@@ -126,8 +108,7 @@ class Buckets:
         return self._height[numbers], self._width[numbers]
 
 
-def checked(size: Sequence[int]) -> Size:
-    """Check a size."""
+def check_size(size: Sequence[int]) -> Size:
     try:
         height, width = map(operator.index, size)
     except (TypeError, ValueError):
@@ -142,12 +123,10 @@ def _shown(sizes: Sequence[Size]) -> str:
     return f"[{', '.join(map(str, sizes[:4]))}{more}]"
 
 
-def chosen(
-    sizes: Sequence[Size] | None,
-    area: int | None = None,
-    step: int | None = None,
+def choose_buckets(
+    sizes: Sequence[Size] | None, area: int | None = None, step: int | None = None,
     max_ratio: float | None = None,
-) -> Buckets:
+) -> Buckets:  # fmt: skip
     """The buckets that users ask for: sizes, or all sizes of an area."""
     if (sizes is None) == (area is None):
         raise OptionError(
@@ -158,26 +137,22 @@ def chosen(
         if step is not None or max_ratio is not None:
             raise OptionError("step= and max_ratio= need area=; sizes= has both sides of each")
         return Buckets(sizes or ())
-    return Buckets(
-        sizes_of_area(
-            area, STEP if step is None else step, MAX_RATIO if max_ratio is None else max_ratio
-        )
-    )
+    ratio = MAX_RATIO if max_ratio is None else max_ratio
+    return Buckets(sizes_of_area(area, STEP if step is None else step, ratio))
 
 
-def parsed(text: str) -> Buckets:
+def parse_buckets(text: str) -> Buckets:
     """The buckets that a command line asks for.
 
-    Args:
-        text: ``"1024x1024,896x1152"``, height and width of each, or ``"area=1048576"``, with
-            ``step=`` and ``max_ratio=`` if wanted: ``"area=1048576,step=64,max_ratio=2"``.
+    As ``"1024x1024,896x1152"``, height and width of each, or ``"area=1048576"``, with ``step=`` and
+    ``max_ratio=`` if wanted: ``"area=1048576,step=64,max_ratio=2"``.
     """
     parts = text.split(",")
     named = dict(part.partition("=")[::2] for part in parts if "=" in part)
     try:
         if not named:
             pairs = [tuple(map(int, part.split("x"))) for part in parts]
-            return chosen(cast("Any", pairs))
+            return choose_buckets(cast("Any", pairs))
         if len(named) < len(parts) or not named.keys() <= {"area", "step", "max_ratio"}:
             raise ValueError
         given: Any = {n: (float if n == "max_ratio" else int)(v) for n, v in named.items()}
@@ -186,18 +161,13 @@ def parsed(text: str) -> Buckets:
             f"buckets {text!r}: expected heights and widths, as 1024x1024,896x1152, or an area in "
             "pixels, as area=1048576,step=64,max_ratio=4"
         ) from error
-    return chosen(None, **given)
+    return choose_buckets(None, **given)
 
 
-def covered(
+def largest_box(
     height: Integer, width: Integer, high: Integer, broad: Integer
 ) -> tuple[Integer, Integer]:
-    """Height and width of the largest box of an image that has the ratio of a size.
-
-    Args:
-        height, width: Of upright images, pixels; numbers or columns.
-        high, broad: Height and width of the size, or of one for each image.
-    """
+    """Height and width of the largest box of an upright image that has the ratio of a size."""
     is_wide = width * high >= height * broad
     own_height = arithmetic.larger(1, arithmetic.smaller(height, rounded(width * high / broad)))
     own_width = arithmetic.larger(1, arithmetic.smaller(width, rounded(height * broad / high)))
@@ -205,5 +175,83 @@ def covered(
 
 
 def is_small(height: Integer, width: Integer, high: Integer, broad: Integer) -> Condition:
-    """Whether an image has to be enlarged to cover a size; see `covered` for the arguments."""
+    """Whether an image has to be enlarged to cover a size."""
     return (height < high) | (width < broad)
+
+
+@dataclasses.dataclass(frozen=True)
+class BucketCrop:
+    """The largest box of the ratio of the batch's size, resized to that size.
+
+    Each batch of a `packio.BucketSampler` has a size of its own, which its indices carry.
+
+    Args:
+        size: (height, width) for indices that carry none, as in ``ds[0]`` or with another sampler.
+            None: those are refused.
+        position: "random": the box lies anywhere in the image; "center": in the middle.
+        small: What becomes of images that are smaller than the size on a side: "enlarge", or
+            "pad": they keep their pixels, and get a border, black in images and `ignore_index` in
+            masks. (``BucketSampler(drop_small=True)`` leaves them out.)
+        interpolation: "bilinear", "bicubic", "area" or "nearest"; antialiased.
+
+    Raises:
+        OptionError: a value is not allowed.
+    """
+
+    size: Size | None = None
+    position: str = "random"
+    small: str = "enlarge"
+    interpolation: str = "bilinear"
+
+    def __post_init__(self) -> None:
+        if self.size is not None:
+            object.__setattr__(self, "size", check_size(self.size))
+        allowed = {"position": ("random", "center"), "small": ("enlarge", "pad")}
+        for name, values in allowed.items():
+            if (given := getattr(self, name)) not in values:
+                raise OptionError(f"{name}={given!r}: expected one of {', '.join(values)}")
+        check_interpolation(self.interpolation)
+
+    @property
+    def draws(self) -> int:
+        """Random numbers for one image."""
+        return 2 if self.position == "random" else 0
+
+    @property
+    def output_size(self) -> Size | None:
+        """(height, width) of every output; None: each batch has its own."""
+        return self.size
+
+    def of(self, size: Size | None) -> BucketCrop:
+        """The same crop to a size that indices carry; None: they carry none."""
+        return self if size is None else dataclasses.replace(self, size=size)
+
+    def frame(self, height: Integer, width: Integer, u: Uniforms) -> Frame:
+        """Frame of an upright image of this size, for 2 random numbers or none.
+
+        Raises:
+            OptionError: no size is known.
+        """
+        if self.size is None:
+            raise OptionError(
+                "crop=BucketCrop(): these indices carry no size; take a DataLoader or a "
+                "packio.Loader with batch_sampler=packio.BucketSampler(…), packio.ConcatPacks and "
+                "subset() in place of torch's ConcatDataset and Subset, which drop the size; or "
+                "give a size for such indices, as BucketCrop((1024, 1024))"
+            )
+        high, broad = self.size
+        h, w = largest_box(height, width, high, broad)
+        top, left = self._start(height, h, u, 0), self._start(width, w, u, 1)
+        frame = Frame(top, left, h, w, high, broad, 0, 0, high, broad)
+        if self.small == "enlarge":
+            return frame
+        top, left = self._start(height, high, u, 0), self._start(width, broad, u, 1)
+        kept = Frame(0, 0, height, width, height, width, top, left, high, broad)
+        return merged(is_small(height, width, high, broad), kept, frame)
+
+    def _start(self, length: Integer, size: Integer, u: Uniforms, axis: int) -> Integer:
+        """First pixel of a box along a side; negative: so many pixels of border before the side."""
+        if self.position == "center":
+            return where(length < size, -((size - length) // 2), (length - size) // 2)
+        inside = truncated(u[axis] * (abs(length - size) + 1))
+        return where(length < size, -inside, inside)

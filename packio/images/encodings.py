@@ -115,7 +115,7 @@ def check_class_ids(data: bytes, facts: Facts | None) -> None:
 def raw_facts(
     height: int, width: int, channels: int, dtype: str = "uint8", encoding: str = "raw"
 ) -> Facts:
-    """Make the facts of raw pixels, which have no header."""
+    """The facts of raw pixels, which have no header."""
     return Facts(encoding, height, width, channels, dtype, 1, progressive=False)
 
 
@@ -181,9 +181,7 @@ def _pillow_facts(data: bytes) -> Facts:
 def opened(data: bytes, where: str = "") -> ImageFile.ImageFile:
     """Open an image with Pillow, of any format that Pillow or an installed plugin of it knows.
 
-    Args:
-        data: The encoded bytes.
-        where: Begins the message of an error, as "mask: ".
+    ``where`` begins the message of an error, as "mask: ".
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -212,13 +210,7 @@ def load_plugins() -> None:
 
 
 def unidentified(data: bytes, size: int, where: str = "") -> DecodeError:
-    """Say why Pillow can identify no image, as the parser of its format has it.
-
-    Args:
-        data: The first bytes, or all.
-        size: Bytes of the whole.
-        where: As of `opened`.
-    """
+    """Say why Pillow can identify no image in bytes, or in the first ones of ``size`` bytes."""
     from PIL import Image
 
     Image.init()

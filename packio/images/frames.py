@@ -60,32 +60,22 @@ class Frame(NamedTuple):
 
     @property
     def resizes(self) -> bool:
-        """Whether the box is resized at all."""
         return self.ratio is not None or self[2:4] != self[4:6]
 
 
 class Placement(NamedTuple):
-    """What one view takes of one picture; a mask and boxes have the place of their sample's image.
+    """What one view takes of one picture; masks and boxes have the place of their image."""
 
-    Attributes:
-        frame: In the upright picture.
-        orientation: Exif's, 1..8, to turn the stored image by.
-        hflip, vflip: Whether the output is mirrored left-right, top-bottom.
-    """
-
-    frame: Frame
-    orientation: int = 1
-    hflip: bool = False
+    frame: Frame  # in the upright picture
+    orientation: int = 1  # Exif's, 1..8, to turn the stored image by
+    hflip: bool = False  # of the output
     vflip: bool = False
 
 
 def each(columns: T, count: int) -> list[T]:
-    """Split a tuple of columns into ``count`` tuples of numbers, of the same type.
+    """Split a tuple of columns, as a frame, into ``count`` tuples of numbers of the same type.
 
-    Args:
-        columns: A frame, placement or other tuple. An item is an (N,) array, a tuple of such
-            items, or a value that all N have.
-        count: N.
+    An item is an (N,) array, a tuple of such items, or a value that all N have.
     """
     new = functools.partial(tuple.__new__, type(columns))
     return list(map(new, zip(*(_items(column, count) for column in columns), strict=True)))
@@ -108,17 +98,13 @@ def _is_plain(value: Any) -> bool:
 
 
 def whole(height: Integer, width: Integer) -> Frame:
-    """The frame that takes an image as it is."""
     return Frame(0, 0, height, width, height, width, 0, 0, height, width)
 
 
 def scaled(frame: Frame, size: tuple[Integer, Integer], to: tuple[Integer, Integer]) -> Frame:
     """The same part of another picture of the same scene, made into an output of the same size.
 
-    Args:
-        frame: Of an upright image, or of several.
-        size: (height, width) of this image, pixels.
-        to: (height, width) of the other picture, upright. The same size gives the same frame.
+    ``size`` and ``to`` are (height, width) of both, upright. The same size gives the same frame.
     """
     top, height = _scaled_side(frame.top, frame.height, size[0], to[0])
     left, width = _scaled_side(frame.left, frame.width, size[1], to[1])
@@ -134,14 +120,9 @@ def _scaled_side(start: Integer, length: Integer, of: Integer, to: Integer) -> A
 def shown(frame: Frame, how: str = "nearest", *, fast: bool = False) -> Frame:
     """The part of a frame that the output shows. It makes the same output from a smaller box.
 
-    The box is never empty.
-
-    Args:
-        frame: Of an upright image, or of several.
-        how: Interpolation. For "bilinear" and "bicubic" the part begins where the frame begins, so
-            that its values stay the same. Any other way of resizing needs the whole frame.
-        fast: Let the part begin elsewhere, where that moves the image by a few hundredths of a
-            pixel only.
+    The box is never empty. Resized "bilinear" and "bicubic" it begins where the frame begins, so
+    that its values stay the same; or, if ``fast``, also where that moves the image by a few
+    hundredths of a pixel only. Any other way of resizing needs the whole frame.
     """
     f = frame
     fills = (f.out_top == 0) & (f.out_left == 0)
@@ -157,7 +138,6 @@ def shown(frame: Frame, how: str = "nearest", *, fast: bool = False) -> Frame:
 
 
 def merged(condition: Condition, a: Frame, b: Frame) -> Frame:
-    """The frames of ``a`` where a condition holds, else those of ``b``."""
     return Frame(*(where(condition, x, y) for x, y in zip(a, b, strict=True)))
 
 
@@ -244,14 +224,9 @@ def _reached(
 def stored_box(
     box: tuple[Integer, ...], orientation: Integer, height: Integer, width: Integer
 ) -> Box:
-    """Where a box of the upright image lies in the stored one; numbers, or columns of them.
+    """Where a box of the upright image lies in the stored one, of height and width.
 
-    Args:
-        box: In the upright image.
-        orientation: 1..8.
-        height, width: Of the stored image.
-
-    Source: as `oriented`, whose steps are undone from the last to the first.
+    The steps of `oriented` are undone from the last to the first.
     """
     top, left, high, broad = box
     swapped, across, upside_down = turns(orientation)
@@ -274,17 +249,7 @@ def turns(orientation: Integer) -> tuple[Condition, Condition, Condition]:
 
 
 def oriented(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    """Turn stored pixels upright.
-
-    Args:
-        pixels: (H, W, C), as stored.
-        orientation: 1..8.
-
-    Returns:
-        (H, W, C), C-contiguous; the same array for orientation 1.
-
-    Source: Exif 2.32, table 4, tag 0112.
-    """
+    """Turn stored pixels upright: (H, W, C), C-contiguous; the same array for orientation 1."""
     if orientation == 1:
         return pixels
     swapped, across, upside_down = turns(orientation)

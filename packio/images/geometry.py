@@ -32,7 +32,6 @@ class Uniforms(Protocol):
 
     def __getitem__(self, i: int, /) -> Any:
         """The i-th: a number, or a column of N numbers."""
-        ...
 
 
 @runtime_checkable
@@ -42,17 +41,14 @@ class Geometry(Protocol):
     @property
     def interpolation(self) -> str:
         """One of INTERPOLATIONS."""
-        ...
 
     @property
     def draws(self) -> int:
         """Random numbers it needs for one image."""
-        ...
 
     @property
     def output_size(self) -> tuple[int, int] | None:
         """(height, width) of every output, or None where it depends on the image."""
-        ...
 
     def frame(self, height: Integer, width: Integer, u: Uniforms) -> Frame:
         """Frame of an upright image, or of N upright images.
@@ -63,7 +59,6 @@ class Geometry(Protocol):
             height, width: Pixels: an int, or (N,) int64 columns.
             u: `draws` random numbers in [0, 1), or a (draws, N) array of them.
         """
-        ...
 
 
 def _pair(size: Size) -> tuple[int, int]:

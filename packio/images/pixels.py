@@ -26,10 +26,7 @@ def render(
 
     Args:
         pixels: (height, width, C), upright: the box of the frame, and nothing else.
-        frame: What becomes of the box.
         out: (C, out_height, out_width) of the same dtype, contiguous; all of it is written.
-        hflip, vflip: Mirror the result left-right, top-bottom.
-        how: Interpolation.
     """
     f = frame
     size = f[4:6]
@@ -61,13 +58,7 @@ def resize(
 ) -> np.ndarray:
     """Resize (h, w, C) pixels to ``size``, (H, W, C); values as torchvision v2's on tensors.
 
-    The result is this thread's until its next call.
-
-    Args:
-        pixels: Interleaved.
-        size: (H, W).
-        how: Interpolation.
-        ratio: Rows and columns that become one, as of a `Frame`; None: as the sizes say.
+    The result is this thread's until its next call. ``ratio`` is that of a `Frame`.
 
     PyTorch's kernel for uint8 is fastest from interleaved to interleaved pixels: 250 x 250 pixels
     to 224 x 224 take 180 µs; 420 µs where the kernel writes planes. Pillow takes 1,150 µs.
@@ -129,7 +120,6 @@ Scales = tuple[float | None, float | None]  # result by source, rows and columns
 
 
 def scales_of(ratio: tuple[float, float] | None) -> Scales:
-    """A ratio as PyTorch's kernels take it."""
     return (None, None) if ratio is None else (1 / ratio[0], 1 / ratio[1])
 
 

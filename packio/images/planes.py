@@ -15,15 +15,7 @@ MOST = 32  # times smaller; CUDA's antialiasing has memory for about 45 (bicubic
 
 
 def oriented(planes: torch.Tensor, orientation: int) -> torch.Tensor:
-    """Turn stored pixels upright.
-
-    Args:
-        planes: (C, H, W), as stored.
-        orientation: 1..8.
-
-    Returns:
-        (C, H, W); perhaps a view of them.
-    """
+    """Turn (C, H, W) pixels as stored upright; perhaps a view of them."""
     swapped, across, upside_down = turns(orientation)
     if swapped:
         planes = planes.transpose(1, 2)
@@ -47,11 +39,8 @@ def render(
 
     Args:
         planes: (C, height, width) uint8, upright: the box of the frame, and nothing else.
-        frame: What becomes of the box.
         out: (C, out_height, out_width) float32 of the same device, contiguous, zeros. Gets values
             of 0..255, which `rounded` turns into uint8.
-        hflip, vflip: Mirror the result left-right, top-bottom.
-        how: Interpolation.
     """
     f = frame
     fills = f.out_top == f.out_left == 0 and f[4:6] == f[8:10]

@@ -98,16 +98,11 @@ def _inflater() -> ModuleType:
 def decode(
     data: bytes, colours: frozenset[int], size: tuple[int, int] | None = None
 ) -> np.ndarray | None:
-    """Decode a plain PNG.
-
-    Args:
-        data: The PNG.
-        colours: The colour types to decode, of `GRAY`, `RGB` and `PALETTE`.
-        size: (height, width) that the PNG has to have, pixels; None: any size.
+    """Decode a plain PNG of one of some colour types.
 
     Returns:
         (H, W, C) uint8: 3 channels of RGB, 1 channel of gray or of indices into a palette. None if
-        the PNG is not plain or has another size, or if there is no native core.
+        the PNG is not plain or has another size than ``size``, or if there is no native core.
     """
     if native.why_not():
         return None
@@ -119,13 +114,9 @@ def decode(
     if rows is None:
         return None
     pixels = native.unfilter(rows, (parsed.height, parsed.width, channels))
-    if pixels is None or (parsed.colour == PALETTE and not _has_entries(pixels, parsed.entries)):
-        return None
+    if pixels is not None and parsed.colour == PALETTE and parsed.entries < 256:
+        return pixels if int(pixels.max()) < parsed.entries else None
     return pixels
-
-
-def _has_entries(indices: np.ndarray, entries: int) -> bool:
-    return entries == 1 << 8 or int(indices.max()) < entries
 
 
 def _parse(data: bytes, colours: frozenset[int], size: tuple[int, int] | None) -> _Parsed | None:
@@ -153,11 +144,7 @@ def _walk(
 ) -> int | None:
     """Check the chunks behind IHDR up to IEND, which ends the PNG.
 
-    Args:
-        view: The PNG.
-        rules: The chunks that it may have.
-        counts: Gets the number of chunks of each name.
-        compressed: Gets what IDAT chunks hold.
+    ``counts`` gets the number of chunks of each name, ``compressed`` what IDAT chunks hold.
 
     Returns:
         The number of entries of the palette; None if a chunk is damaged, or not allowed.

@@ -93,12 +93,14 @@ def make(
         The outputs. Under "fast" the pixels of an image that the core declines may differ from
         those of an output that is made alone.
     """
-    made: list[Any] = [None] * len(needs)
-    left: Sequence[int] = range(len(needs))
+    made: list[Any] = list(outs)
+    left: Sequence[int] | None = None
     if decoder.core_takes(stored):
-        left = _make_by_core(decoder, data, stored, needs, outs, points, made)
+        left = _make_by_core(decoder, data, stored, needs, points, made)
     elif decoder.has_core and stored.encoding == "jpeg":
         decoder.count_declined(native.KIND)
+    if left is None:
+        left = range(len(needs))
     if left:
         part = decode(decoder, data, stored, [needs[view] for view in left])
         for view in left:
@@ -107,26 +109,30 @@ def make(
 
 
 def _make_by_core(
-    decoder: Decoder, data: bytes, stored: Described, needs: Sequence[Need],
-    outs: Sequence[np.ndarray | None], points: bytes, made: list[Any],
+    decoder: Decoder, data: bytes, stored: Described, needs: Sequence[Need], points: bytes,
+    made: list[Any],
 ) -> list[int]:  # fmt: skip
     """Put the outputs that the native core makes into ``made``; return those that it declines."""
-    level, requests = needs[0].level, []
+    level = needs[0].level
+    requests: list[bytes] = []
     height, width = stored.height * level, stored.width * level  # or a few pixels more
     for view, need in enumerate(needs):
         frame, box, orientation, hflip, vflip, _, how, _ = need
-        out = outs[view]
-        if out is None:
+        if made[view] is None:
             channels = stored.channels if decoder.mode == "GRAY" else 3
-            out = np.empty((channels, *frame[8:10]), np.uint8)
-        made[view] = out
+            made[view] = np.empty((channels, *frame[8:10]), np.uint8)
         scale = scale_of(need)
-        requests.append(native.request(
-            height, width, box, frame, out, orientation, hflip, vflip, how, scale, level
-        ))  # fmt: skip
+        requests += [native.request(
+            height, width, box, frame, made[view], orientation, hflip, vflip, how, scale, level
+        )]  # fmt: skip
+    if len(requests) == 1:
+        if status := native.make(data, requests[0], 1, points):
+            decoder.count_declined(status)
+            return [0]
+        return []
     left = []
     # a level has restart markers: a part of it can be decoded as one behind a seek point can
-    groups = _grouped(needs, is_cuttable=bool(points) or level > 1) if len(needs) > 1 else [[0]]
+    groups = _grouped(needs, is_cuttable=bool(points) or level > 1)
     while groups:
         views = groups.pop()
         joined = b"".join(map(requests.__getitem__, views))

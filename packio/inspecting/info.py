@@ -66,7 +66,7 @@ def in_buckets(pack: Pack, buckets: str) -> dict[str, Any]:
 
     Args:
         pack: The pack; images count as their Exif orientation turns them.
-        buckets: As of `packio.images.bucketing.parsed`.
+        buckets: As of `packio.images.bucketing.parse_buckets`.
 
     Returns:
         Values that JSON takes. "sizes": of each size "size" (height, width), "images", "enlarged",
@@ -74,7 +74,7 @@ def in_buckets(pack: Pack, buckets: str) -> dict[str, Any]:
     """
     from packio.datasets import bucket_statistics  # imports torch
 
-    found = bucket_statistics.described(pack, bucketing.parsed(buckets))
+    found = bucket_statistics.described(pack, bucketing.parse_buckets(buckets))
     return {"sizes": list(map(dataclasses.asdict, found)), "all": bucket_statistics.total(found)}
 
 

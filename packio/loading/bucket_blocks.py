@@ -55,7 +55,7 @@ def assigned(data: Any, buckets: Buckets, *, drop_small: bool) -> Assignment:
     digest = hashlib.blake2b(repr(buckets.sizes).encode(), digest_size=16)
     parts, counts = [], np.zeros(nowhere + 1, np.int64)
     for height, width in image_sizes.chunks(data):
-        numbers = buckets.assigned(height, width)
+        numbers = buckets.assign(height, width)
         if drop_small:
             kept = ~is_small(height, width, *buckets.of(numbers))
             tally.add(height[kept], width[kept], numbers[kept])

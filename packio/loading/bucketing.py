@@ -9,7 +9,7 @@ from typing import Any
 from packio.batches.draws import Drawn
 from packio.datasets.bucket_statistics import Bucket
 from packio.errors import OptionError
-from packio.images.bucketing import chosen
+from packio.images.bucketing import choose_buckets
 from packio.loading.bucket_blocks import LEFTOVERS, Blocks, assigned, split
 from packio.loading.resuming import Pass, Resumable, positions_of
 
@@ -95,7 +95,7 @@ class BucketSampler(Resumable[list[Drawn]]):
             raise OptionError(f"batch_size={batch_size!r}: expected an int of at least 1")
         if leftovers not in LEFTOVERS:
             raise OptionError(f"leftovers={leftovers!r}: expected one of {', '.join(LEFTOVERS)}")
-        found = assigned(data, chosen(sizes, area, step, max_ratio), drop_small=drop_small)
+        found = assigned(data, choose_buckets(sizes, area, step, max_ratio), drop_small=drop_small)
         self._found = found
         self.buckets: tuple[Bucket, ...] = found.buckets
         self.data_length: int = len(found.order) + found.small

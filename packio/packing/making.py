@@ -147,9 +147,7 @@ def pack(
         found=make_listing_callback(progress, began),
     )  # fmt: skip
     recipe = dataclasses.replace(recipe, check=check, stats=stats, seek_points=seek_points)
-    listing, recipe = resolve(
-        listing, recipe, Levels.asked(levels, levels_quality, levels_crop)
-    )
+    listing, recipe = resolve(listing, recipe, Levels.asked(levels, levels_quality, levels_crop))
     plan = planning.make(listing, format_name, recipe, shards=shards, shard_size=shard_size)
     means = Means(
         engine, planning.count_workers(plan, num_workers), threads, memory, max_errors, part,
@@ -201,9 +199,7 @@ def dry_run(
         source, out, source_kind, format_name, classes_from, options, skip=True, fields=fields
     )
     recipe = dataclasses.replace(recipe, check=check, seek_points=False)
-    listing, recipe = resolve(
-        listing, recipe, Levels.asked(levels, levels_quality, levels_crop)
-    )
+    listing, recipe = resolve(listing, recipe, Levels.asked(levels, levels_quality, levels_crop))
     return advising.dry_run(
         planning.make(listing, format_name, recipe, shards=shards, shard_size=shard_size)
     )

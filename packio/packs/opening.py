@@ -23,7 +23,7 @@ from packio.packs.rows import Row
 from packio.packs.table import PackTable
 from packio.sample import levels
 from packio.sample.fields import PIXELS
-from packio.sample.packed import Sample, made
+from packio.sample.packed import Sample, build_sample
 from packio.sample.record import IMAGE, MASK, Field, Record
 from packio.storage import ram, urls
 from packio.storage.folder import FolderFiles
@@ -191,7 +191,7 @@ class Pack(PackTable, Sequence[Sample]):
         )
         data = self._data(position, file, offset, length, crc, flags)
         encoding, dtype = self._names(*codes)
-        return made(
+        return build_sample(
             position, self._keys.text(position), data, encoding, self.label(position),
             height, width, orientation, channels, dtype, *self._belongings(position),
         )  # fmt: skip

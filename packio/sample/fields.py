@@ -35,7 +35,6 @@ _ENDINGS = {".npy": "array", ".txt": "text", ".text": "text", ".caption": "text"
 
 
 def check_name(name: str) -> str:
-    """Return the name of a field."""
     if levels.divisor_of(name):
         raise OptionError(f"{name!r} cannot name a field: it names a level, which --levels makes")
     if not _NAME.fullmatch(name) or name in RESERVED:
@@ -47,18 +46,13 @@ def check_name(name: str) -> str:
 
 
 def check_kind(kind: str) -> str:
-    """Return the kind of a field."""
     if kind not in KINDS:
         raise OptionError(f"{kind!r} is no kind of field; expected one of {', '.join(KINDS)}")
     return kind
 
 
 def parse_options(texts: list[str]) -> dict[str, tuple[str, str | None]]:
-    """Parse ``NAME=FROM:KIND`` texts of the option ``--field``; ``:KIND`` may be left out.
-
-    Returns:
-        Name of the field → (column or suffix that it comes from, kind or None).
-    """
+    """Parse ``NAME=FROM:KIND`` texts of ``--field``: name → (column or suffix, kind or None)."""
     found: dict[str, tuple[str, str | None]] = {}
     for text in texts:
         name, equals, rest = text.partition("=")
@@ -77,13 +71,7 @@ def kind_of_file(name: str | bytes) -> str | None:
 
 
 def encode(value: Any, kind: str | None = None) -> Field:
-    """Make a field of a Python value.
-
-    Args:
-        value: Text, bytes, a NumPy array, a tensor, or a number.
-        kind: Of the field; None takes the value's type: text is ``text``, an array is ``array``,
-            bytes are ``bytes``.
-    """
+    """Make a field of text, bytes, an array, a tensor or a number; its type says the kind."""
     if isinstance(value, str):
         field = Field("text", value.encode("utf-8", "surrogatepass"))
     elif isinstance(value, (bytes, bytearray, memoryview)):
@@ -114,11 +102,7 @@ def decode_text(data: bytes) -> str:
 
 
 def encode_array(value: Any) -> bytes:
-    """Bytes of an array in the .npy format, version 1.0.
-
-    Args:
-        value: What `numpy.asarray` takes; a tensor is copied to the processor first.
-    """
+    """Bytes of an array in the .npy format, version 1.0; a tensor is copied to the processor."""
     import numpy as np
 
     try:

@@ -45,20 +45,13 @@ _MOST_POSITIONS = 1 << 14  # classes that lists of positions may have, if nobody
 
 
 class Labels(NamedTuple):
-    """Labels of the samples that have one.
+    """Labels of the samples that have one."""
 
-    Attributes:
-        values: Ints, or (N, k) float32 or int64; None if no sample has a label.
-        classes: Names of the labels.
-        missing: Position of each sample without a label beside others that have one → the reason.
-            `values` leaves these samples out.
-        remark: What the user should read; or empty.
-    """
-
-    values: list[int] | np.ndarray | None = None
+    values: list[int] | np.ndarray | None = None  # or (N, k) float32 or int64; None: no sample has
     classes: Sequence[str] = ()
+    # Position of a sample without a label beside others that have one → the reason; not in `values`
     missing: dict[int, str] = {}  # noqa: RUF012 (never changed)
-    remark: str = ""
+    remark: str = ""  # what the user should read
 
 
 def is_missing(value: Any, names: Collection[str] = ()) -> bool:
@@ -84,14 +77,10 @@ def class_names(where: str, found: Iterable[str], given: Sequence[str] | None) -
 
 
 class Distinct:
-    """Values of a column; equal values are kept once.
-
-    Attributes:
-        codes: For each sample, the position of its value in `values`.
-    """
+    """Values of a column; equal values are kept once."""
 
     def __init__(self) -> None:
-        self.codes: array[int] = array("q")
+        self.codes: array[int] = array("q")  # of each sample, the position of its value in `values`
         self._seen: dict[Hashable, int] = {}
 
     @property
@@ -100,7 +89,6 @@ class Distinct:
         return list(self._seen)
 
     def extend(self, values: Iterable[Hashable]) -> None:
-        """Append values."""
         seen = self._seen
         self.codes.extend([seen.setdefault(value, len(seen)) for value in values])
 
@@ -110,14 +98,9 @@ class Distinct:
 
 
 def labels(
-    column: Distinct,
-    values: Sequence[Any],
-    place: Where,
-    *,
-    classes: Sequence[str] | None = None,
-    names: Sequence[str] | None = None,
-    hot: bool = False,
-) -> Labels:
+    column: Distinct, values: Sequence[Any], place: Where, *, classes: Sequence[str] | None = None,
+    names: Sequence[str] | None = None, hot: bool = False,
+) -> Labels:  # fmt: skip
     """Make labels of the values of a column, one for each code; the module says how.
 
     `classes` are the names that the user gives, `names` those of ints if the source says them: the
@@ -147,8 +130,8 @@ def labels(
         rest = Distinct()
         rest.codes.extend([number_of[column.codes[i]] for i in kept])
         column, values = rest, [values[i] for i in there]
-        place = functools.partial(_place_of_kept, place, kept)
-    made, given = _made(column, values, place, classes, names, hot=hot)
+        place = _moved(place, kept)
+    made, given = _number(_Column(column, values, place, classes, names), hot=hot)
     remark = ""
     if isinstance(made, np.ndarray) and made.dtype == np.float32 and made.shape[1] == 1:
         at = next((i for i, v in enumerate(values) if not _is_whole_number(v)), 0)
@@ -204,21 +187,36 @@ def _separator(names: Collection[str]) -> str:
     return ""
 
 
-def _place_of_kept(place: Where, kept: Sequence[int], position: int | None) -> str:
-    return place(None if position is None else kept[position])
+def _moved(place: Where, kept: Sequence[int]) -> Where:
+    return lambda position: place(None if position is None else kept[position])
 
 
 def _is_whole_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and value == value // 1
 
 
-_Made = tuple["list[int] | np.ndarray", list[str]]  # and the names of the classes
+_Numbered = tuple["list[int] | np.ndarray", list[str]]  # and the names of the classes
 
 
-def _made(
-    column: Distinct, values: Sequence[Any], place: Where, classes: Sequence[str] | None,
-    names: Sequence[str] | None, *, hot: bool,
-) -> _Made:  # fmt: skip
+class _Column(NamedTuple):
+    """The values that labels are made of, none missing; and what `labels` was told of them."""
+
+    codes: Distinct
+    values: Sequence[Any]
+    place: Where
+    classes: Sequence[str] | None
+    names: Sequence[str] | None
+
+    def where(self, value: int) -> str:
+        """The place of the first sample that has a value."""
+        return self.place(self.codes.first(value))
+
+    def positions(self, of_values: Sequence[int]) -> list[int]:
+        return [of_values[code] for code in self.codes.codes]
+
+
+def _number(column: _Column, *, hot: bool) -> _Numbered:
+    values, classes, names = column.values, column.classes, column.names
     kinds = {type(value) for value in values}
     if tuple in kinds and (hot or not names) and all(map(_is_single, values)):
         values = [value[0] if isinstance(value, tuple) else value for value in values]
@@ -228,23 +226,22 @@ def _made(
         values, kinds = [number(value) for value in values], {bool}
     if kinds <= {int, bool, float} and (bool not in kinds or {*values} <= {0, 1}):
         if all(map(_is_whole_number, values)):
-            return _ints(column, [int(value) for value in values], place, classes, names)
-        return _vectors(column, [(float(value),) for value in values], place, classes, names)
+            return _ints(column._replace(values=[int(value) for value in values]))
+        return _vectors(column._replace(values=[(float(value),) for value in values]))
     if kinds == {str}:
-        found = class_names(place(None), values, classes)
+        found = class_names(column.place(None), values, classes)
         order = {name: i for i, name in enumerate(found)}
-        positions = [order[value] for value in values]
-        return [positions[code] for code in column.codes], found
+        return column.positions([order[value] for value in values]), found
     if kinds == {tuple}:
-        if hot and names and _are_hot(column, values, place, names):
-            return _hot(column, values, place, classes, names)
-        return _lists(column, values, place, classes, names)
+        column = column._replace(values=values)
+        return _hot(column) if hot and names and _are_hot(column) else _lists(column)
     of = {type(value): i for i, value in enumerate(values)}
     shown = ", ".join(
-        f"{kind.__name__} {_short(values[i])} at {place(column.first(i))}" for kind, i in of.items()
+        f"{kind.__name__} {_short(values[i])} at {column.where(i)}" for kind, i in of.items()
     )
     raise SourceError(
-        f"{place(None)}: labels: {shown}; expected numbers, names, or lists of them, all alike"
+        f"{column.place(None)}: labels: {shown}; expected numbers, names, or lists of them, all "
+        "alike"
     )
 
 
@@ -258,42 +255,35 @@ def _is_single(value: Any) -> bool:
     return isinstance(value, (int, float))
 
 
-def _ints(
-    column: Distinct, values: Sequence[int], place: Where, classes: Sequence[str] | None,
-    names: Sequence[str] | None,
-) -> _Made:  # fmt: skip
+def _ints(column: _Column) -> _Numbered:
+    _, values, place, classes, names = column
     known = names or classes
     for i, number in enumerate(values):
         if not -(1 << 63) <= number < 1 << 63 or (known and not 0 <= number < len(known)):
             among = f"0..{len(known) - 1}: there are {len(known)} classes" if known else "64 bits"
-            raise SourceError(
-                f"{place(column.first(i))}: the label is {_short(number)}; expected {among}"
-            )
+            raise SourceError(f"{column.where(i)}: the label is {_short(number)}; expected {among}")
     if names and classes is not None:
         known = class_names(place(None), names, classes)
-        moved = [known.index(names[number]) for number in values]
-        return [moved[code] for code in column.codes], known
-    return [values[code] for code in column.codes], list(known or [])
+        return column.positions([known.index(names[number]) for number in values]), known
+    return column.positions(values), list(known or [])
 
 
-def _lists(
-    column: Distinct, values: Sequence[tuple[Any, ...]], place: Where,
-    classes: Sequence[str] | None, names: Sequence[str] | None,
-) -> _Made:  # fmt: skip
+def _lists(column: _Column) -> _Numbered:
     """Lists of numbers as vectors; lists of names, or of positions in `names`, as many-hot rows."""
+    codes, values, place, classes, names = column
     kinds = {type(part) for value in values for part in value}
     unnamed = not names and not classes and kinds == {int}
     if kinds <= {int, float, bool} and kinds and not names:
         lengths = {len(value) for value in values}
         if kinds != {int} or (lengths == {len(classes)} if classes else len(lengths) == 1):
-            return _vectors(column, values, place, classes, names)
+            return _vectors(column)
         most = max(part for value in values for part in value)
         names = classes or [f"{i:08d}" for i in range(min(most, _MOST_POSITIONS) + 1)]
     if names and kinds <= {int}:
         for i, value in enumerate(values):
             if len(set(value)) < len(value) or not all(0 <= part < len(names) for part in value):
                 raise SourceError(
-                    f"{place(column.first(i))}: the label is {_short(list(value))}; expected "
+                    f"{column.where(i)}: the label is {_short(list(value))}; expected "
                     f"different positions of classes, 0..{len(names) - 1}"
                 )
         values = [tuple(names[part] for part in value) for value in values]
@@ -308,17 +298,16 @@ def _lists(
     rows = np.zeros((len(values), len(known)), np.float32)
     for row, value in zip(rows, values, strict=True):
         row[[order[part] for part in value]] = 1
-    return rows[column.codes], [] if unnamed else known
+    return rows[codes.codes], [] if unnamed else known
 
 
-def _are_hot(
-    column: Distinct, values: Sequence[tuple[Any, ...]], place: Where, names: Sequence[str]
-) -> bool:
+def _are_hot(column: _Column) -> bool:
     """Tell whether lists of numbers have one number for each name, and no positions.
 
     The numbers are 0 or 1, or any floats. Lists such as ``[0, 1, 0]``, which repeat a position and
     do not all have as many numbers as there are names, make no sense.
     """
+    values, names = column.values, column.names or ()
     parts = {part for value in values for part in value}
     if not parts or any(isinstance(part, str) for part in parts):
         return False
@@ -328,27 +317,23 @@ def _are_hot(
     for i, value in enumerate(values):
         if has_floats or len(set(value)) < len(value) or not set(value) <= {*range(len(names))}:
             raise SourceError(
-                f"{place(column.first(i))}: the label is {_short(list(value))}; there are "
+                f"{column.where(i)}: the label is {_short(list(value))}; there are "
                 f"{len(names)} classes: expected a 0 or 1 for each class in all labels, or "
                 "different positions of classes, or names"
             )
     return False
 
 
-def _hot(
-    column: Distinct, values: Sequence[tuple[Any, ...]], place: Where,
-    classes: Sequence[str] | None, names: Sequence[str],
-) -> _Made:  # fmt: skip
-    known = list(names) if classes is None else class_names(place(None), names, classes)
+def _hot(column: _Column) -> _Numbered:
+    codes, values, place, classes, names = column
+    known = class_names(place(None), names or (), names if classes is None else classes)
     rows = np.zeros((len(values), len(known)), np.float32)
-    rows[:, [known.index(name) for name in names]] = values
-    return rows[column.codes], known
+    rows[:, [known.index(name) for name in names or ()]] = values
+    return rows[codes.codes], known
 
 
-def _vectors(
-    column: Distinct, values: Sequence[tuple[float, ...]], place: Where,
-    classes: Sequence[str] | None, names: Sequence[str] | None,
-) -> _Made:  # fmt: skip
+def _vectors(column: _Column) -> _Numbered:
+    codes, values, _, classes, names = column
     known = list((classes if classes is not None else names) or [])
     expected = len(known) if classes else len(values[0])
     is_named = bool(known) and len(known) == expected
@@ -357,15 +342,15 @@ def _vectors(
     for i, value in enumerate(values):
         if len(value) != expected:
             raise SourceError(
-                f"{place(column.first(i))}: {len(value)} numbers as label; expected {expected}"
+                f"{column.where(i)}: {len(value)} numbers as label; expected {expected}"
             )
         for part in value:
-            where = f"{place(column.first(i))}: the label {_short(value)}"
+            where = f"{column.where(i)}: the label {_short(value)}"
             if dtype is np.float32:
                 check_fits(part, where)
             elif not -(1 << 63) <= part < 1 << 63:
                 raise SourceError(f"{where}: {part} does not fit 64 bits")
-    return np.array(values, dtype)[column.codes], known if is_named else []
+    return np.array(values, dtype)[codes.codes], known if is_named else []
 
 
 def labels_of_keys(keys: Sequence[bytes], regex: str, classes: Sequence[str] | None) -> Labels:
@@ -394,11 +379,9 @@ def labels_of_keys(keys: Sequence[bytes], regex: str, classes: Sequence[str] | N
 
 
 def labels_of_meta(
-    metas: Iterable[Mapping[str, Any] | None],
-    name: str,
-    place: Where,
+    metas: Iterable[Mapping[str, Any] | None], name: str, place: Where,
     classes: Sequence[str] | None = None,
-) -> Labels:
+) -> Labels:  # fmt: skip
     """Make labels of a member of metadata."""
     if not name:
         return Labels()

@@ -17,7 +17,6 @@ _NAME = re.compile(rf"{IMAGE}_div(2|4|8|16|32|64)")
 
 
 def name_of(divisor: int) -> str:
-    """Name of the field of a level."""
     return f"{IMAGE}_div{divisor}"
 
 
@@ -28,11 +27,7 @@ def divisor_of(name: str) -> int | None:
 
 
 def among(fields: Mapping[str, str]) -> dict[int, str]:
-    """Divisor → name of the levels among some fields, the smallest images first.
-
-    Args:
-        fields: Name → kind.
-    """
+    """Divisor → name of the levels among fields of some kinds, the smallest images first."""
     found = {divisor_of(name): name for name, kind in fields.items() if kind == "image"}
     return {d: found[d] for d in sorted((d for d in found if d is not None), reverse=True)}
 
@@ -48,7 +43,6 @@ def size_at(height: int, width: int, divisor: int) -> tuple[int, int]:
 
 
 def without(record: Record[Field]) -> Record[Field]:
-    """The record without its levels."""
     kept = others(record.fields)
     if len(kept) == len(record.fields):
         return record

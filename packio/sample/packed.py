@@ -111,7 +111,7 @@ _Draft = dataclasses.make_dataclass(
 )
 
 
-def made(*values: Any) -> Sample:
+def build_sample(*values: Any) -> Sample:
     """Make a sample of all its fields' values, in order: 0.5 µs.
 
     ``Sample(*values)`` takes 3 µs, as a frozen dataclass sets each field by a call. What is filled

@@ -99,12 +99,10 @@ class Record(Generic[Value]):
 
     @property
     def image(self) -> Value:
-        """The value of the field ``"image"``."""
         return self.fields[IMAGE]
 
     @property
     def facts(self) -> Facts:
-        """The facts of the image."""
         facts = self.image.facts
         if facts is None:
             raise PackioError(f"{self.key!r}: the facts of its image have not been read")
@@ -112,7 +110,6 @@ class Record(Generic[Value]):
 
     @property
     def mask(self) -> Value | None:
-        """The value of the field ``"mask"``; None if the sample has none."""
         return self.fields.get(MASK)
 
     @property
@@ -121,34 +118,20 @@ class Record(Generic[Value]):
         return self.box_columns.get("labels")
 
     def with_fields(self, **fields: Value) -> Record[Value]:
-        """The same record with some fields added or replaced."""
         return self.replaced_fields({**self.fields, **fields})
 
     def replaced_fields(self, fields: Mapping[str, Value]) -> Record[Value]:
-        """The same record with other fields."""
         return dataclasses.replace(self, fields=fields)
 
 
 def image_record(
-    data: bytes,
-    *,
-    key: bytes = b"",
-    facts: Facts | None = None,
-    mask: bytes | None = None,
-    label: int | np.ndarray | None = None,
-    boxes: np.ndarray | None = None,
-    box_labels: np.ndarray | None = None,
-    meta: bytes | None = None,
-) -> Record[Field]:
-    """Make the record of an image, and perhaps of its mask.
+    data: bytes, *, key: bytes = b"", facts: Facts | None = None, mask: bytes | None = None,
+    label: int | np.ndarray | None = None, boxes: np.ndarray | None = None,
+    box_labels: np.ndarray | None = None, meta: bytes | None = None,
+) -> Record[Field]:  # fmt: skip
+    """Make the record of an image, and perhaps of its mask; all as `Record` has it.
 
-    Args:
-        data: The encoded image.
-        key: As `Record` has it; a source may leave it to its listing.
-        facts: Of the image; None: read them from the bytes.
-        mask: An encoded image of class ids.
-        label, boxes, meta: As `Record` has them.
-        box_labels: (k,) int64.
+    A source may leave the key to its listing, and the facts to be read from the bytes.
     """
     fields = {IMAGE: Field("image", data, facts)}
     if mask is not None:

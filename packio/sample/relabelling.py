@@ -32,17 +32,11 @@ def all_classes(lists: Iterable[Sequence[str]]) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Relabelling:
-    """Moves labels from one list of class names to another.
+    """Moves labels from one list of class names to another."""
 
-    Attributes:
-        old: Class names that the labels are positions in; empty if the labels are plain numbers.
-        new: Class names that the labels shall be positions in.
-        where: Begins error messages: the pack or source that the labels come from.
-    """
-
-    old: Sequence[str]
+    old: Sequence[str]  # empty if the labels are plain numbers
     new: Sequence[str]
-    where: str = "labels"
+    where: str = "labels"  # begins error messages: the pack or source that the labels come from
 
     def __post_init__(self) -> None:
         known = set(self.new)
@@ -56,7 +50,6 @@ class Relabelling:
 
     @property
     def changes(self) -> bool:
-        """Whether the two lists differ. If they are the same, all labels stay as they are."""
         return list(self.old) != list(self.new)
 
     @cached_property
@@ -66,14 +59,7 @@ class Relabelling:
         return np.array([places[name] for name in self.old], np.int64)
 
     def labels(self, labels: np.ndarray) -> np.ndarray:
-        """Move the labels of samples.
-
-        Args:
-            labels: (n,) int64, or (n, len(old)) float32 with one number for each class.
-
-        Returns:
-            (n,) int64, or (n, len(new)) float32 with 0 for classes that `old` lacks.
-        """
+        """Move the labels of samples: (n,) int64, or (n, classes) float32 with 0 for new ones."""
         if not self.changes or not len(labels):
             return labels
         self._check_named()
@@ -103,7 +89,7 @@ class Relabelling:
         return moved
 
     def record(self, record: Record[Value]) -> Record[Value]:
-        """Move the label and the box labels of one sample."""
+        """Move the label and the labels of the boxes of one sample."""
         if not self.changes:
             return record
         label, columns = record.label, record.box_columns
@@ -134,13 +120,7 @@ class Relabelling:
 
 
 def check_named(labels: np.ndarray, classes: Sequence[str], where: str) -> None:
-    """Refuse labels that a list of class names does not name.
-
-    Args:
-        labels: (n,) int64, or (n, k) float32.
-        classes: Class names, as the user gave them for these labels.
-        where: Begins the error message.
-    """
+    """Refuse labels, (n,) int64 or (n, k) float32, that class names of the user do not name."""
     if labels.ndim == 2:
         if labels.shape[1] != len(classes):
             raise OptionError(

@@ -308,7 +308,7 @@ def test_an_index_that_lies_about_a_size_is_found_out(
     name: str, change: tuple[int, int], turned: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    ds = _dataset(turned[False], "batching", crop=GEOMETRIES[name])
+    ds = _dataset(turned, "batching", crop=GEOMETRIES[name])
     rows = opening.Pack.rows
 
     def lying(self: opening.Pack, *given: Any) -> RowList:

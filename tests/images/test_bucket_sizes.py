@@ -12,8 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packio.errors import OptionError
-from packio.images.bucket_crop import BucketCrop
-from packio.images.bucketing import Buckets, chosen, parsed, sizes_of_area
+from packio.images.bucketing import (
+    BucketCrop,
+    Buckets,
+    choose_buckets,
+    parse_buckets,
+    sizes_of_area,
+)
 
 _SIDES = st.integers(1, 64)
 _SIZES = st.lists(st.tuples(_SIDES, _SIDES), min_size=1, max_size=8, unique=True)
@@ -41,7 +46,7 @@ def test_an_image_gets_the_size_that_a_plain_script_gives_it(
     sizes: list[tuple[int, int]], images: list[tuple[int, int]]
 ) -> None:
     pixels = np.array(images, np.int64)
-    found = Buckets(sizes).assigned(pixels[:, 0], pixels[:, 1])
+    found = Buckets(sizes).assign(pixels[:, 0], pixels[:, 1])
     assert found.tolist() == [plain_number(*image, sizes) for image in images]
 
 
@@ -50,23 +55,23 @@ def test_sides_of_photographs_and_panoramas_are_compared_exactly() -> None:
     r = np.random.default_rng(0)
     height, width = r.integers(100, 9000, (2, 3000))
     height[:4], width[:4] = (1, 178_956_970, 13_377_000, 9), (178_956_970, 1, 13, 16)
-    found = Buckets(sizes).assigned(height, width)
+    found = Buckets(sizes).assign(height, width)
     pairs = zip(height.tolist(), width.tolist(), strict=True)
     assert found.tolist() == [plain_number(*pair, sizes) for pair in pairs]
 
 
 def test_of_two_sizes_that_are_equally_near_the_taller_one_is_taken() -> None:
     square = np.array([5])
-    assert Buckets([(10, 20), (20, 10)]).assigned(square, square).tolist() == [1]
+    assert Buckets([(10, 20), (20, 10)]).assign(square, square).tolist() == [1]
     buckets = Buckets([(20, 20), (18, 8), (9, 16)])  # ratios 1, 4:9 and 16:9
     height, width = np.array([[3, 2], [299, 201], [301, 199], [3, 4], [300, 401]]).T
-    assert buckets.assigned(height, width).tolist() == [1, 0, 1, 0, 2]
+    assert buckets.assign(height, width).tolist() == [1, 0, 1, 0, 2]
 
 
 def test_of_sizes_of_one_ratio_an_image_gets_the_largest_that_it_covers() -> None:
     sizes = [(32, 32), (8, 8), (16, 16), (8, 16)]
     sides = np.array([4, 8, 15, 16, 31, 32, 100])
-    assert Buckets(sizes).assigned(sides, sides).tolist() == [1, 1, 1, 2, 2, 0, 0]
+    assert Buckets(sizes).assign(sides, sides).tolist() == [1, 1, 1, 2, 2, 0, 0]
 
 
 def test_the_sizes_of_an_area_are_those_of_a_plain_script() -> None:
@@ -155,10 +160,10 @@ def test_every_place_of_a_random_box_comes_as_often() -> None:
         lambda: sizes_of_area(1024, 8, math.inf),
         lambda: sizes_of_area(1024, 8, "2"),  # type: ignore[arg-type]  # what a user may give
         lambda: sizes_of_area(1 << 40, 1),
-        lambda: chosen(None),
-        lambda: chosen([(4, 4)], 16),
-        lambda: chosen([(4, 4)], step=2),
-        lambda: chosen([]),
+        lambda: choose_buckets(None),
+        lambda: choose_buckets([(4, 4)], 16),
+        lambda: choose_buckets([(4, 4)], step=2),
+        lambda: choose_buckets([]),
     ],
 )
 def test_what_cannot_be_meant_is_refused(make: Any) -> None:
@@ -172,12 +177,13 @@ def test_a_crop_without_a_size_says_what_to_do() -> None:
 
 
 def test_sizes_are_read_from_a_text() -> None:
-    assert parsed("1024x1024,896x1152").sizes == ((1024, 1024), (896, 1152))
-    assert parsed("area=1048576").sizes == tuple(sizes_of_area(1 << 20))
-    assert parsed("area=65536,step=32,max_ratio=1.5").sizes == tuple(sizes_of_area(65536, 32, 1.5))
+    assert parse_buckets("1024x1024,896x1152").sizes == ((1024, 1024), (896, 1152))
+    assert parse_buckets("area=1048576").sizes == tuple(sizes_of_area(1 << 20))
+    sizes = tuple(sizes_of_area(65536, 32, 1.5))
+    assert parse_buckets("area=65536,step=32,max_ratio=1.5").sizes == sizes
     for text in ("", "32", "32x32x3", "32x32,area=4", "area", "area=x", "step=8", "side=3", "axb"):
         with pytest.raises(OptionError, match="expected"):
-            parsed(text)
+            parse_buckets(text)
 
 
 def test_lists_and_numpys_integers_are_sizes() -> None:

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 import packio
-from packio.images import several
+from packio.images import regions
 
 if TYPE_CHECKING:
     import pathlib
@@ -79,7 +79,7 @@ def test_each_crop_has_the_pixels_of_the_whole_image(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     if at_once is not None:
-        monkeypatch.setattr(several, "is_less_at_once", lambda _: at_once)
+        monkeypatch.setattr(regions, "is_less_at_once", lambda _: at_once)
     ds = packio.PackDataset(packs[kind], views=views, fields="image", seed=3, hflip=0.5)
     sampler = packio.ShuffleSampler(len(ds), 5)
     for _ in range(2):

@@ -17,7 +17,7 @@ from packio.errors import OptionError
 from packio.images import frames, regions
 from packio.images import pixels as rendering
 from packio.images.accepting import accepted
-from packio.images.bucket_crop import BucketCrop
+from packio.images.bucketing import BucketCrop
 from packio.images.frames import Frame
 from packio.images.geometry import (
     INTERPOLATIONS,

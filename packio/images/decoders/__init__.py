@@ -46,17 +46,14 @@ class DecoderPlugin(Protocol):
     @property
     def PACKAGE(self) -> str:  # noqa: N802 (a constant of a module)
         """Importable name of the package that the module needs, as "cv2"."""
-        ...
 
     @property
     def EXTRA(self) -> str | None:  # noqa: N802 (a constant of a module)
         """The extra of packio that installs the package; None if the core needs it anyway."""
-        ...
 
     @property
     def ENCODINGS(self) -> frozenset[str]:  # noqa: N802 (a constant of a module)
         """Encodings that the module decodes: keys of `packio.images.encodings.CODES`."""
-        ...
 
     @property
     def MODES(self) -> frozenset[str]:  # noqa: N802 (a constant of a module)
@@ -65,12 +62,10 @@ class DecoderPlugin(Protocol):
         The module decodes to GRAY only what is stored as gray: libraries differ in how they turn
         colours into gray.
         """
-        ...
 
     @property
     def EXACT(self) -> bool:  # noqa: N802 (a constant of a module)
         """Whether the pixels of each image that it decodes are bit-identical to Pillow's."""
-        ...
 
     def version(self) -> str:
         """Version of the library.
@@ -78,13 +73,12 @@ class DecoderPlugin(Protocol):
         Raises:
             MissingPackageError: the library is missing.
         """
-        ...
 
     def decode(self, data: bytes, mode: str) -> np.ndarray:
         """Decode one image.
 
         Args:
-            data: The encoded bytes; a bytearray if the bytes were cut out of a larger JPEG.
+            data: The encoded bytes.
             mode: One of the module's ``MODES``.
 
         Returns:
@@ -95,7 +89,6 @@ class DecoderPlugin(Protocol):
             DecodeError: the library cannot decode the image, or may not decode it exactly. Pillow
                 then decodes the image, as it does if anything else is raised.
         """
-        ...
 
     @property
     def decode_fast(self) -> DecodeFast | None:
@@ -104,7 +97,6 @@ class DecoderPlugin(Protocol):
         The function returns pixels with each side divided by the scale (1, 2, 4 or 8) and rounded
         up, and may decode less exactly. It raises DecodeError as ``decode`` does.
         """
-        ...
 
     @property
     def decode_batch(self) -> DecodeBatch | None:
@@ -115,7 +107,6 @@ class DecoderPlugin(Protocol):
         DecodeError; packio then tries the halves, down to the JPEG that fails. One thread calls the
         function at a time, within `packio.images.decoders._cuda.side_stream`.
         """
-        ...
 
     @property
     def size(self) -> Size | None:
@@ -123,7 +114,6 @@ class DecoderPlugin(Protocol):
 
         The function raises DecodeError for an image that ``decode_batch`` should not get.
         """
-        ...
 
 
 CONTRACT = DecoderPlugin

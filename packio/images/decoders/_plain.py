@@ -103,10 +103,8 @@ def check_scans(data: bytes) -> None:
 def plain_ycbcr(data: bytes) -> tuple[int, int, int]:
     """Check that a JPEG is whole, 8 bits deep, and gray or YCbCr: 4:4:4, 4:2:2, 4:4:0 or 4:2:0.
 
-    For libraries that ignore the colour space, or determine it in a way of their own.
-
-    Returns:
-        Height and width in pixels, and the number of components.
+    For libraries that ignore the colour space, or determine it in a way of their own. Returns
+    height and width in pixels, and the number of components.
 
     Source: ITU-T T.81, B.2.2 (frame header); T.872, 6.5.3 (Adobe's APP14, whose last byte is 1 for
     YCbCr); libjpeg's default_decompress_parms (components named R, G, B are that).
@@ -201,11 +199,7 @@ def plain_bmp(data: bytes) -> None:
 
 
 def plain_pnm(data: bytes) -> int:
-    """Check that a PGM or PPM is complete, binary and 8 bits deep, without comments.
-
-    Returns:
-        The number of channels, 1 or 3.
-    """
+    """Check that a PGM or PPM is complete, binary and 8 bits deep; return its channels, 1 or 3."""
     match = _PNM.match(data)
     if not match:
         raise DecodeError("not a plain binary PGM or PPM of 8 bits")

@@ -20,8 +20,7 @@ _CHANNELS = {"RGB": 3, "GRAY": 1, "RGB_ALPHA": 4}
 def decode(data: bytes, stored: Described, mode: str) -> np.ndarray:
     """Give raw bytes their shape; convert them as Pillow does if their channels are not the mode's.
 
-    Returns:
-        (H, W, C), C-contiguous, of the dtype stored.
+    The result is (H, W, C), C-contiguous, of the dtype stored.
     """
     facts = encodings.raw_facts(stored.height, stored.width, stored.channels, stored.dtype)
     encodings.check_raw(facts, len(data))

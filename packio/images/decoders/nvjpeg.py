@@ -49,7 +49,6 @@ def _library() -> Any:
 
 
 def version() -> str:
-    """Version of torchvision."""
     import torch
 
     if not torch.cuda.is_available():
@@ -62,15 +61,7 @@ def version() -> str:
 
 
 def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
-    """Decode a plain JPEG on the GPU, and copy it back.
-
-    Args:
-        data: The JPEG's bytes.
-        mode: "RGB", or "GRAY" for a gray JPEG.
-
-    Returns:
-        (H, W, 3) or (H, W, 1) uint8, C-contiguous, orientation not applied.
-    """
+    """Decode a plain JPEG on the GPU, and copy it back; see `DecoderPlugin.decode`."""
     import torch
 
     if torch.utils.data.get_worker_info() is not None:  # CUDA does not survive the fork
@@ -95,16 +86,7 @@ def size(data: bytes, mode: str) -> tuple[int, int]:
 
 
 def decode_batch(datas: Sequence[bytearray], mode: str, device: torch.device) -> list[torch.Tensor]:
-    """Decode plain JPEGs by one call.
-
-    Args:
-        datas: The JPEGs.
-        mode: "RGB", or "GRAY" for gray JPEGs.
-        device: A GPU.
-
-    Returns:
-        (3, H, W) or (1, H, W) uint8 each, orientation not applied.
-    """
+    """Decode plain JPEGs by one call on a GPU; see `DecoderPlugin.decode_batch`."""
     if device.type != "cuda":
         raise OptionError(f"decoder='nvjpeg' decodes on a GPU; device={str(device)!r}")
     return _decoded(datas, mode, device)

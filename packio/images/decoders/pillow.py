@@ -64,14 +64,10 @@ def _decoded(data: bytes, mode: str, scale: int) -> np.ndarray:
 
 
 def pixels_of(image: Image.Image, target: str | None = None) -> np.ndarray:
-    """Pixels of an image, (H, W) or (H, W, C), in the byte order of this machine.
+    """Pixels of an image in a mode of Pillow, (H, W) or (H, W, C), in this machine's byte order.
 
     A large image is converted strip by strip: Pillow and NumPy hold what they convert up to four
     times, two gigabytes for a PNG of 25 kB.
-
-    Args:
-        image: Its pixels need not be loaded.
-        target: Mode of Pillow to convert to; None: as it is.
     """
     import numpy as np
 

@@ -103,7 +103,7 @@ def why_not() -> str | None:
 
 
 def kernels() -> str:
-    """Name the kernels that this processor runs: "AVX2" or "portable"."""
+    """The kernels that this processor runs: "AVX2" or "portable"."""
     library = _library()
     return "AVX2" if not isinstance(library, str) and library.packio_choose(1) else "portable"
 
@@ -230,15 +230,11 @@ def seek_points(data: bytes) -> bytes:
 
 
 def unfilter(rows: bytes, shape: tuple[int, int, int]) -> np.ndarray | None:
-    """Undo the row filters of a PNG.
-
-    Args:
-        rows: The rows from the top, each a byte that names its filter, then its bytes.
-        shape: (height, width, channels) of the pixels of 8 bits; 1 or 3 channels.
+    """Undo the row filters of a PNG: each row is a byte that names its filter, then its bytes.
 
     Returns:
-        (height, width, channels) uint8; None if there is no such filter or no core, or if the rows
-        are not of this shape.
+        (height, width, channels) uint8, 1 or 3 channels; None if there is no such filter or no
+        core, or if the rows are not of this shape.
     """
     library = _library()
     if isinstance(library, str) or len(rows) != shape[0] * (shape[1] * shape[2] + 1):

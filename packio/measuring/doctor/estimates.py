@@ -12,7 +12,7 @@ from typing import Any
 from packio.datasets.kinds import FolderDataset
 from packio.datasets.pack_dataset import PackDataset
 from packio.errors import PackioError
-from packio.images.bucket_crop import BucketCrop
+from packio.images.bucketing import BucketCrop
 from packio.measuring import gains
 from packio.measuring.doctor.findings import shares
 from packio.measuring.doctor.measured import Cause, Measurements, Spread, Trial

@@ -51,13 +51,7 @@ def asks_for_change(image: Image.Image, *, icc: str, alpha: str, wide: str) -> b
 def prepared(
     image: Image.Image, holds: Collection[str], *, icc: str, alpha: str, wide: str
 ) -> Image.Image:
-    """Bring an image into a mode that an encoding holds.
-
-    Args:
-        image: The opened image; its pixels need not be loaded.
-        holds: Modes that the encoding holds, out of L, LA, RGB, RGBA, I;16 and F.
-        icc, alpha, wide: As `packio.packing.images.encode.Encoding` takes them.
-    """
+    """Bring an opened image into a mode that an encoding holds: L, LA, RGB, RGBA, I;16 or F."""
     if is_wide(image):
         image = _narrowed(image, holds, wide)
         if is_wide(image):
@@ -141,9 +135,7 @@ def _transparency(image: Image.Image, holds: Collection[str], alpha: str) -> Ima
 def _foreign_profile(image: Image.Image) -> bytes | None:
     """Colour profile of an image; None if it has none, or sRGB's."""
     profile: bytes | None = image.info.get("icc_profile")
-    if not profile or _is_srgb(profile):
-        return None
-    return profile
+    return None if not profile or _is_srgb(profile) else profile
 
 
 def _is_srgb(profile: bytes) -> bool:

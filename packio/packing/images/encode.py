@@ -50,8 +50,6 @@ _LINKED = ("libjpeg_turbo", "webp", "zlib", "zlib_ng")  # libraries that Pillow 
 
 
 class _Output(NamedTuple):
-    """How one image is encoded."""
-
     encoding: str
     lossless: bool
     holds: frozenset[str]  # Pillow's modes
@@ -141,12 +139,10 @@ class Encoding:
         return {k: v for k, (v, default) in values.items() if k == "encode" or v != default}
 
     def __call__(self, record: Record[Field]) -> Record[Field]:
-        """Encode one sample.
+        """Encode one sample; the argument itself is returned if nothing has to be done.
 
-        Returns:
-            The sample for the pack; the argument itself if nothing has to be done. Masks follow the
-            size and orientation of the image, and become PNGs. Boxes, their areas, and COCO
-            annotations in the metadata follow a size, too.
+        Masks follow the size and orientation of the image, and become PNGs. Boxes, their areas, and
+        COCO annotations in the metadata follow a size, too.
         """
         facts = record.facts
         size = facts.width, facts.height
@@ -192,7 +188,7 @@ class Encoding:
         """
         if field.kind == "mask":
             return Field("mask", resizing.moved_mask(field.data, size, to, turn))
-        own = _facts_of(field)
+        own = field.facts or read_facts(field.data)
         moved = (
             max(1, round(own.width * to[0] / size[0])), max(1, round(own.height * to[1] / size[1])),
         )  # fmt: skip
@@ -286,10 +282,6 @@ def versions(recipe: Recipe) -> dict[str, str]:
 
     linked = {name: features.version(name) for name in _LINKED}
     return {"pillow": PIL.__version__, **{n: v for n, v in linked.items() if v is not None}}
-
-
-def _facts_of(field: Field) -> Facts:
-    return read_facts(field.data) if field.facts is None else field.facts
 
 
 def _opened(data: bytes, facts: Facts) -> Image.Image:

@@ -31,14 +31,11 @@ _ORIENTATION_TAG = 0x0112
 
 
 class Metadata(NamedTuple):
-    """Exif and colour profile of an image."""
-
     exif: bytes = b""  # a TIFF structure, without "Exif\0\0"
     icc: bytes = b""
 
 
 def metadata_of(image: Image.Image) -> Metadata:
-    """Exif and colour profile of an opened image."""
     exif = image.info.get("exif") or b""
     return Metadata(exif.removeprefix(_EXIF), image.info.get("icc_profile") or b"")
 
@@ -76,15 +73,9 @@ def upright_exif(exif: bytes) -> bytes:
 def jpeg(
     image: Image.Image, quality: int, subsampling: str, metadata: Metadata, *, restart_rows: int = 0
 ) -> bytes:
-    """Encode L or RGB as baseline JPEG.
+    """Encode L or RGB as baseline JPEG, of quality 1 to 100.
 
-    Args:
-        image: The pixels.
-        quality: 1 to 100.
-        subsampling: One of `SUBSAMPLINGS`.
-        metadata: Exif and colour profile.
-        restart_rows: Rows of blocks from one restart marker to the next, so that a part can be
-            decoded; 0: there are no markers.
+    Of ``restart_rows`` rows of blocks each, a part can be decoded by itself; 0: the whole alone.
 
     simplejpeg takes the same time and releases the GIL. But below quality 96 it uses the fast
     transform of libjpeg-turbo, which costs 0.1 dB at quality 90 and 0.6 dB at 95.

@@ -87,7 +87,6 @@ class Levels:
         return cls(**{name: value for name, value in options.items() if name in names})
 
     def as_options(self) -> dict[str, Any]:
-        """All values, as JSON can hold them."""
         return dataclasses.asdict(self)
 
     @property
@@ -110,11 +109,7 @@ class Levels:
         return found[: int(self.count)]
 
     def __call__(self, record: Record[Field]) -> Record[Field]:
-        """The record with all levels of its image. A level that is there already stays.
-
-        Args:
-            record: With the facts of its image; its levels, if there are any, are of this image.
-        """
+        """The record with all levels of its image. A level of this image that it has stays."""
         facts = record.facts
         wanted = self.divisors(facts)
         there = {d: record.fields.get(levels.name_of(d)) for d in wanted}
@@ -128,13 +123,7 @@ class Levels:
 
 
 def fits(field: Field, facts: Facts, divisor: int) -> bool:
-    """Tell whether a field can be a level of an image.
-
-    Args:
-        field: The level.
-        facts: Of the image.
-        divisor: Of the level.
-    """
+    """Tell whether a field can be a level of an image of these facts."""
     own = field.facts or read_facts(field.data)
     size = levels.size_at(facts.height, facts.width, divisor)
     return own.encoding == "jpeg" and (own.height, own.width) == size

@@ -26,19 +26,12 @@ Box = tuple[float, float, float, float]
 
 _RULE = re.compile(r"(short|long|max-pixels)=([1-9]\d{0,8})|(exact)=([1-9]\d{0,4})x([1-9]\d{0,4})")
 _TURNS = {  # Exif orientation → Pillow's name of the operation that turns the image upright
-    2: "FLIP_LEFT_RIGHT",
-    3: "ROTATE_180",
-    4: "FLIP_TOP_BOTTOM",
-    5: "TRANSPOSE",
-    6: "ROTATE_270",
-    7: "TRANSVERSE",
-    8: "ROTATE_90",
-}
+    2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE", 6: "ROTATE_270",
+    7: "TRANSVERSE", 8: "ROTATE_90",
+}  # fmt: skip
 
 
 class Rule(NamedTuple):
-    """How the size of an image changes."""
-
     name: str  # "short", "long", "max-pixels" or "exact"
     numbers: tuple[int, ...]
 
@@ -106,13 +99,9 @@ def decode_scaled(image: Image.Image, data: bytes, to: Size) -> Box:
 
 
 def resized(image: Image.Image, to: Size, how: str, box: Box | None = None) -> Image.Image:
-    """Resize an image with Pillow, antialiased. Transparent pixels have no weight.
+    """Resize a box of an image of mode L, LA, RGB, RGBA, I;16 or F with Pillow, antialiased.
 
-    Args:
-        image: An image of mode L, LA, RGB, RGBA, I;16 or F.
-        to: The new size.
-        how: One of INTERPOLATIONS.
-        box: Part of the image to take; None takes all.
+    Transparent pixels have no weight.
     """
     from PIL import Image
 
@@ -137,13 +126,7 @@ def upright(image: Image.Image, orientation: int) -> Image.Image:
 def moved_boxes(
     boxes: np.ndarray, size: tuple[float, float], to: Size, orientation: int
 ) -> np.ndarray:
-    """Move boxes with their image, which is resized, then turned upright.
-
-    Args:
-        boxes: (k, 4), XYXY in pixels of the stored image.
-        size: Size of the stored image.
-        to: Size after resizing, before turning.
-        orientation: Exif orientation that the image is turned from; 1 if it is not turned.
+    """Move (k, 4) boxes, XYXY in pixels, with their stored image: it is resized, then turned.
 
     Returns:
         (k, 4) float64.

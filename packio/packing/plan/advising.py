@@ -96,9 +96,7 @@ def dry_run(plan: Plan, candidates: Sequence[Encoding] = CANDIDATES) -> DryRun:
     )
 
 
-def _levels_advice(
-    reads: Sequence[Read], treatment: Treatment, images: int
-) -> LevelsAdvice | None:
+def _levels_advice(reads: Sequence[Read], treatment: Treatment, images: int) -> LevelsAdvice | None:
     records = [read.record for read in reads if read.problem is None]
     if treatment.levels is None or not records:
         return None

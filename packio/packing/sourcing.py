@@ -20,7 +20,6 @@ from packio.sample.recipe import Recipe
 from packio.sources import FRAMES, Context, Listing, Source, _beside, framed, listed, wanted_fields
 from packio.storage import urls
 from packio.system import files
-from packio.system.files import absolute
 
 _ENCODING = {field.name for field in dataclasses.fields(Encoding)}
 _CHOICE = {field.name for field in dataclasses.fields(Choice)}
@@ -79,7 +78,7 @@ def locate_source(
                 f"quarantine={os.fspath(quarantine)!r}: lies within the source {source}; choose "
                 "another place"
             )
-    return absolute(source) if whole else source
+    return Path(os.path.abspath(source)) if whole else source
 
 
 def find_source(source: Any, name: str | None = None) -> Source:
@@ -135,16 +134,16 @@ def list_source(
 ) -> tuple[Listing, Recipe]:  # fmt: skip
     """List a source, or take a listing; choose samples, and note the options in a recipe."""
     refuse_unused(options)
-    if not isinstance(source, Listing):
-        reader = find_source(source, source_kind)
-        taken = _sorted_out(options, reader.name, {*reader.options, *FRAMES}, format_name)
+    reader = None if isinstance(source, Listing) else find_source(source, source_kind)
+    name, known = (source.kind, {}) if reader is None else (reader.name, reader.options)
+    taken = _sort_options(options, name, {*known, *FRAMES}, format_name)
+    if reader is None:
+        listing = framed(source, taken["source"])
+    else:
         listing = listed(reader, source, Context(
             read_class_names(classes_from), skip, scratch_folder(out), found, wanted_fields(fields),
             taken["source"],
         ))  # fmt: skip
-    else:
-        taken = _sorted_out(options, source.kind, FRAMES, format_name)
-        listing = framed(source, taken["source"])
     choice = Choice.from_options(taken["choice"])
     reading = {n: v for n, v in taken["source"].items()
                if n not in _PLACES and not os.path.isabs(str(v))}  # fmt: skip
@@ -159,7 +158,7 @@ def list_source(
     return chosen, recipe
 
 
-def _sorted_out(
+def _sort_options(
     options: Mapping[str, Any], source: str, of_source: Collection[str], format_name: str
 ) -> dict[str, dict[str, Any]]:
     """Sort options by the part of packing that takes them."""

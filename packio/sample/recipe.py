@@ -80,6 +80,12 @@ class Recipe:
         kept = ("resize", "enlarge", "interpolation", "orientation", "icc", "alpha", "wide")
         return {**{n: v for n, v in self.encoding.items() if n in kept}, **later}
 
+    @property
+    def new_names(self) -> dict[str, str]:
+        """The names that fields of packs get: old name → another one."""
+        fields = self.reading.get("fields") if self.source == "pack" else None
+        return {origin: name for name, (origin, _) in (fields or {}).items() if origin != name}
+
     def differences(self, other: Recipe) -> list[str]:
         """What differs between two recipes: one line for each name."""
         mine, theirs = self.as_json(), other.as_json()
@@ -88,12 +94,6 @@ class Recipe:
             for name in sorted({*mine, *theirs})
             if mine.get(name) != theirs.get(name)
         ]
-
-
-def new_names(recipe: Recipe) -> dict[str, str]:
-    """Fields of packs, and the names that a recipe gives them: old name → another one."""
-    fields = recipe.reading.get("fields") if recipe.source == "pack" else None
-    return {origin: name for name, (origin, _) in (fields or {}).items() if origin != name}
 
 
 def merged(recipes: Sequence[Recipe]) -> Recipe:

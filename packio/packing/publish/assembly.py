@@ -26,7 +26,7 @@ from packio.packing.report import Skip
 from packio.packing.run import stat_cache
 from packio.packs import opening, pixel_statistics
 from packio.sample import levels, origins
-from packio.sample.recipe import NO_ENCODING, Recipe, new_names
+from packio.sample.recipe import NO_ENCODING, Recipe
 from packio.sources._packs import PackListing
 
 Table = dict[str, np.ndarray]  # name of a column of an index → the column
@@ -265,7 +265,7 @@ def _metadata(
         plan.own.stats is None and plan.own.encoding == NO_ENCODING and packs
         and len(listing.keys) == sum(map(len, packs))
     )  # fmt: skip
-    names = new_names(plan.own)
+    names = plan.own.new_names
     return metadata(
         plan.format, fields, listing.classes, of_shards(full), plan.recipe,
         {"found": found + earlier, "packed": packed, "skipped": left_out + earlier},

@@ -24,7 +24,6 @@ from packio.packing.report import SKIPPED_SUFFIX, PackReport
 from packio.packs import opening
 from packio.sample import levels
 from packio.sample.origins import origin_of
-from packio.sample.recipe import new_names
 from packio.sources._packs import PackListing
 from packio.storage import remote, urls, workshop
 from packio.storage.urls import Url
@@ -137,7 +136,7 @@ def _lost(index: Index, plan: Plan) -> list[str]:
     became = origins_of(index.metadata)
     added = {n for n in levels.others(index.fields) if origin_of(n, became) is None}
     if isinstance(plan.listing, PackListing):
-        names = new_names(plan.own)
+        names = plan.own.new_names
         added -= {names.get(n, n) for pack in plan.listing.packs for n in pack.fields}
     return sorted(added)
 

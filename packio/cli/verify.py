@@ -21,13 +21,6 @@ def run(
     decode: Annotated[
         bool, typer.Option("--decode", help="Decode every image as well; this takes longer.")
     ] = False,
-    rebuild_index: Annotated[
-        bool,
-        typer.Option(
-            "--rebuild-index",
-            help="Make a missing or damaged index anew, if the container is sound.",
-        ),
-    ] = False,
     index: option.Index = None,
     threads: Annotated[
         int | None,
@@ -44,22 +37,17 @@ def run(
     A line is FILE, RECORD, KEY and the problem, with tabs between. Exit code 0: the pack is as it
     was written. 65: it is damaged. 74: a part of it cannot be read.
 
-    --rebuild-index first reads and decodes every image of the container. If nothing is wrong there,
-    a missing or damaged index is made anew; warnings say what could not be restored. An index whose
-    checksums are right is never replaced.
+    Nothing is changed: `packio reindex` makes a missing or damaged index anew.
 
     Example: packio verify photos.lmdb
 
     Example: packio verify photos.lmdb --decode --json | jq .damages
-
-    Example: packio verify photos.lmdb --rebuild-index
     """
     from packio.inspecting.verifying import verify
 
     with ProgressLine(quiet=quiet) as progress:
         report = verify(
-            pack, decode=decode, rebuild_index=rebuild_index, index=index,
-            num_workers=threads, progress=progress,
+            pack, decode=decode, index=index, num_workers=threads, progress=progress
         )  # fmt: skip
     if as_json:
         print_json(dataclasses.asdict(report) | {"ok": report.ok})

@@ -25,8 +25,8 @@ from packio.errors import (
     VersionError,
 )
 from packio.index import indexfile
-from packio.inspecting.verifying.decoding import decode_values
-from packio.inspecting.verifying.files import check_files, look_for_strangers
+from packio.inspecting.verifying.container import decode_values, walk
+from packio.inspecting.verifying.files import check_files, find_strangers
 from packio.inspecting.verifying.findings import (
     Damage,
     Findings,
@@ -35,9 +35,7 @@ from packio.inspecting.verifying.findings import (
     of_file,
     without,
 )
-from packio.inspecting.verifying.index import check_index, located, opened
-from packio.inspecting.verifying.rebuilding import Rebuilt, rebuild
-from packio.inspecting.verifying.structure import walk
+from packio.inspecting.verifying.index import check_index, locate_index, open_index
 from packio.packs import locating
 from packio.packs.querying import selections
 from packio.storage import urls
@@ -56,21 +54,19 @@ def verify(
     *,
     decode: bool = False,
     structure: bool | Literal["always"] = True,
-    rebuild_index: bool = False,
     index: str | os.PathLike[str] | None = None,
     num_workers: int | None = None,
     progress: ProgressCallback | None = None,
 ) -> VerifyReport:
     """Check the index, the files and every field of a pack; report everything that is damaged.
 
+    Nothing is changed. `packio.reindex` makes a missing or damaged index anew.
+
     Args:
         path: A pack.
         decode: Decode every value as well: only this finds images that were bad when packed.
         structure: If a file has changed, walk the container by its own format, to tell what is
             wrong in the file; "always" walks unchanged files too.
-        rebuild_index: If the index is missing or damaged, make a new index from the container,
-            after every sample of the container was read and decoded without an error. Warnings say
-            what the container cannot restore. An index whose checksums are right is left alone.
         index: Path or URL of the index, if it is not beside the pack.
         num_workers: Threads; None takes one for each processor, at most 16.
         progress: Called with a `Progress` about ten times a second, from any of the threads.
@@ -83,50 +79,67 @@ def verify(
         UnfinishedPackError: packing into this path was interrupted or is going on.
         ReadError: the index cannot be read.
         OptionError: the value of an argument makes no sense.
-        OSError: the new index cannot be written.
     """
     began = time.monotonic()
     if num_workers is not None and num_workers < 1:
         raise OptionError(f"num_workers={num_workers}: expected at least 1")
     if structure not in (True, False, "always"):
         raise OptionError(f"structure={structure!r}: expected True, False or 'always'")
-    _refuse_url(path)
-    if index is not None and rebuild_index:
-        raise OptionError("index= and rebuild_index= exclude each other; see packio.reindex")
-    path, whole, root = Path(path), absolute(path), None
-    threads, made = num_workers or min(16, processors.usable()), Rebuilt()
-    if index is not None:
-        index_path, root = locating.with_index(whole, urls.absolute(index))
-    elif locating.is_selection(whole):
-        return _of_selection(path, whole, threads, progress, decode=decode, rebuild=rebuild_index)
-    else:
-        index_path = located(whole)
-    if rebuild_index:
-        made = rebuild(whole, index_path, threads, Meter(0, progress, began))
-    damages = made.damages
-    try:
-        known = opened(index_path)
-    except (NotAPackError, IntegrityError, VersionError) as error:
-        damages = damages or (of_file(index_path.name, without(error, index_path)),)
-    if damages:
-        seconds = time.monotonic() - began
-        return VerifyReport(path, "", 0, 0, 0, damages, made.warnings, seconds)
-    found = Findings(known, whole, Meter(len(known), progress, began), root)
-    size = _check(found, threads, decode=decode and not made.done, structure=structure)
-    if _is_changing(found):
-        return verify(
-            path, decode=decode, structure=structure, index=index, num_workers=num_workers,
-            progress=progress,
-        )  # fmt: skip
-    return _report(path, found, size, made, began)
-
-
-def _refuse_url(path: str | os.PathLike[str]) -> None:
     if isinstance(url := urls.place(path), urls.Url):
         raise OptionError(
             f"{url}: a pack at a URL is not verified; reading it checks each sample. "
             "Copy the pack to a disk, and verify the copy"
         )
+    path, whole, root = Path(path), absolute(path), None
+    is_selection = index is None and locating.is_selection(whole)
+    if index is not None:
+        index_path, root = locating.with_index(whole, urls.absolute(index))
+    else:
+        index_path = whole if is_selection else locate_index(whole)
+    try:
+        if is_selection:
+            structure = False  # its pack has more samples than it names
+            index_path, root = _locate_selection(path, whole)
+        known = open_index(index_path)
+    except (NotAPackError, IntegrityError, VersionError) as error:
+        place = whole if is_selection else index_path
+        damages = (of_file(place.name, without(error, place)),)
+        return VerifyReport(path, "", 0, 0, 0, damages, (), time.monotonic() - began)
+    found = Findings(known, whole, Meter(len(known), progress, began), root)
+    size = _check(found, num_workers or min(16, processors.usable()), decode, structure)
+    if _is_changing(found):
+        return verify(
+            path, decode=decode, structure=structure, index=index, num_workers=num_workers,
+            progress=progress,
+        )  # fmt: skip
+    return VerifyReport(
+        path, str(known.metadata.get("format")), len(known), len(found.table), size,
+        tuple(found.sorted_damages()), tuple(found.warnings), time.monotonic() - began,
+    )  # fmt: skip
+
+
+def _locate_selection(path: Path, whole: Path) -> tuple[Path, Path]:
+    """Check a selection; return the index of its samples and the folder of its pack's files."""
+    selection = selections.read(whole)
+    selection.positions()
+    selection.keys()
+    index_path, root = locating.selection(whole)
+    if isinstance(root, urls.Url):
+        raise OptionError(f"{path}: its pack is at a URL, and is not verified there")
+    return index_path, root
+
+
+def _check(found: Findings, threads: int, decode: bool, structure: bool | Literal["always"]) -> int:
+    """Run all checks that the damages found so far allow; return the number of bytes read."""
+    whole = check_index(found)
+    with ThreadPool(threads, "packio-verify") as pool:
+        size = check_files(found, pool)
+        if structure and whole:
+            walk(found, always=structure == "always")
+        if decode and whole:
+            decode_values(found, pool)
+    find_strangers(found)
+    return size
 
 
 def _is_changing(found: Findings) -> bool:
@@ -157,50 +170,3 @@ def _is_other(index: Path, digest: str) -> bool:
     with contextlib.suppress(PackioError, OSError):
         return indexfile.Index(index).digest != digest
     return False
-
-
-def _of_selection(
-    path: Path, whole: Path, threads: int, progress: ProgressCallback | None, *,
-    decode: bool, rebuild: bool,
-) -> VerifyReport:  # fmt: skip
-    """Check a selection, the samples that it names, and all files of its pack."""
-    began = time.monotonic()
-    if rebuild:
-        raise OptionError(f"{path}: a selection has no index to rebuild; rebuild that of its pack")
-    try:
-        selection = selections.read(whole)
-        selection.positions()
-        selection.keys()
-        index_path, root = locating.selection(whole)
-        if isinstance(root, urls.Url):
-            raise OptionError(f"{path}: its pack is at a URL, and is not verified there")
-        index = opened(index_path)
-    except (NotAPackError, IntegrityError, VersionError) as error:
-        damages = (of_file(path.name, without(error, whole)),)
-        return VerifyReport(path, "", 0, 0, 0, damages, (), time.monotonic() - began)
-    found = Findings(index, whole, Meter(len(index), progress, began), root)
-    size = _check(found, threads, decode=decode, structure=False)
-    return _report(path, found, size, Rebuilt(), began)
-
-
-def _report(path: Path, found: Findings, size: int, made: Rebuilt, began: float) -> VerifyReport:
-    return VerifyReport(
-        path, str(found.index.metadata.get("format")), len(found.index), len(found.table), size,
-        tuple(found.sorted_damages()), (*made.warnings, *found.warnings),
-        time.monotonic() - began, made.done,
-    )  # fmt: skip
-
-
-def _check(
-    found: Findings, threads: int, *, decode: bool, structure: bool | Literal["always"]
-) -> int:
-    """Run all checks that the damages found so far allow; return the number of bytes read."""
-    whole = check_index(found)
-    with ThreadPool(threads, "packio-verify") as pool:
-        size = check_files(found, pool)
-        if structure and whole:
-            walk(found, always=structure == "always")
-        if decode and whole:
-            decode_values(found, pool)
-    look_for_strangers(found)
-    return size

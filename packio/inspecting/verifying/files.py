@@ -47,7 +47,6 @@ class _Piece(NamedTuple):
 
 
 def _values_of(found: Findings, file: int) -> _FileValues:
-    """The values of all fields that lie in a file."""
     parts = []
     for number, kind in enumerate(found.kinds):
         if found.by_record and kind.name == IMAGE:
@@ -66,7 +65,6 @@ def _values_of(found: Findings, file: int) -> _FileValues:
 
 
 def _problem_of(found: Findings, span: _Piece, values: _FileValues, i: int) -> str | None:
-    """Describe the damage of one value; None if the value is sound."""
     data: bytes | np.ndarray | None
     data = span.bytes(int(values.offset[i]), int(values.length[i]))
     if data is None:
@@ -89,7 +87,6 @@ def check_files(found: Findings, pool: ThreadPool) -> int:
 
 
 def _check_file(found: Findings, number: int) -> int:
-    """Check one file and all values in it; return the number of bytes."""
     name, expected, digest = found.table[number]
     values = _values_of(found, number)
     try:
@@ -103,7 +100,11 @@ def _check_file(found: Findings, number: int) -> int:
         problem = "missing" if missing else f"cannot be read: {error.strerror}"
         return _lose(found, name, values, problem, unreadable=not missing)
     for i, problem in problems:
-        _tell(found, name, values, i, problem)
+        position = int(values.position[i])
+        found.bad.add(position)
+        field = found.kinds[int(values.field[i])].name
+        place = name, int(values.offset[i]), int(values.length[i])
+        found.tell_of_sample(position, place, f"{field}: " * (field != IMAGE) + problem)
     if status.st_size != expected:
         found.tell_of_file(name, f"{status.st_size} bytes, the index says {expected}")
     elif actual == digest:
@@ -150,16 +151,7 @@ def _read_through(
     return digest.digest(), problems
 
 
-def _tell(found: Findings, name: str, values: _FileValues, i: int, problem: str) -> None:
-    """Note the damage of a value."""
-    position = int(values.position[i])
-    found.bad.add(position)
-    place = name, int(values.offset[i]), int(values.length[i])
-    field = found.kinds[int(values.field[i])].name
-    found.tell_of_sample(position, place, problem if field == IMAGE else f"{field}: {problem}")
-
-
-def look_for_strangers(found: Findings) -> None:
+def find_strangers(found: Findings) -> None:
     """Warn about files in a directory pack that the index does not list."""
     if found.index.path.name != INDEX_NAME:
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import threading
@@ -52,7 +53,6 @@ class VerifyReport:
         damages: All damages: of the index first, then by file and offset.
         warnings: Lines about what is no damage, but differs from the pack as it was written.
         seconds: Duration of the run.
-        rebuilt: Whether a new index was made; the report is then about the new index.
     """
 
     path: Path
@@ -63,7 +63,6 @@ class VerifyReport:
     damages: tuple[Damage, ...]
     warnings: tuple[str, ...]
     seconds: float
-    rebuilt: bool = False
 
     @property
     def ok(self) -> bool:
@@ -72,7 +71,6 @@ class VerifyReport:
 
 
 def of_file(name: str, problem: str, *, unreadable: bool = False) -> Damage:
-    """A damage of a whole file."""
     return Damage(name, None, None, None, None, problem, unreadable)
 
 
@@ -94,66 +92,39 @@ class FieldColumns(NamedTuple):
 
 
 class Findings:
-    """A pack whose index opens, and its damages. Several threads may add damages at once.
-
-    Attributes:
-        index: Of the pack.
-        path: Of the pack; absolute.
-        root: Folder that the names of files are relative to.
-        meter: Counts what is done.
-        table: Name, bytes and SHA-256 of each file.
-        shards: Name of each shard, and the positions of its samples.
-        format: Of the container, once the metadata have been checked.
-        reading: The options with which the container was indexed.
-        by_record: Images are no ranges of bytes: the format's Reader returns them by number.
-        kinds: The fields, the image first, once the index is found good.
-        damages, warnings: As in the report.
-        intact: Numbers of the files whose size and SHA-256 agree with the index.
-        bad: Positions of the samples whose bytes are damaged.
-        stopped: An interrupt came, or the callback failed.
-    """
+    """A pack whose index opens, and its damages. Several threads may add damages at once."""
 
     def __init__(self, index: Index, path: Path, meter: Meter, root: Path | None = None) -> None:
-        self.index: Index = index
-        self.path: Path = path
-        self.meter: Meter = meter
-        self.root: Path = index.path.parent if root is None else root
-        self.table: list[tuple[str, int, bytes]] = []
-        self.shards: list[tuple[str, range]] = []
-        self.format: Format | None = None
-        self.reading: Reading = reading_of(index)
-        self.by_record: bool = index.metadata.get("access", "range") != "range"
-        self.kinds: list[FieldColumns] = []
+        self.index, self.path, self.meter = index, path, meter  # the path is absolute
+        self.root = index.path.parent if root is None else root  # of the names of files
+        self.table: list[tuple[str, int, bytes]] = []  # name, bytes and SHA-256 of each file
+        self.shards: list[tuple[str, range]] = []  # name, and the positions of its samples
+        self.format: Format | None = None  # known once the metadata have been checked
+        self.reading = _reading_of(index)  # the options with which the container was indexed
+        # Images are no ranges of bytes: the format's Reader returns them by number
+        self.by_record = index.metadata.get("access", "range") != "range"
+        self.kinds: list[FieldColumns] = []  # the image first; known once the index is good
         self.damages: list[Damage] = []
         self.warnings: list[str] = []
-        self.intact: set[int] = set()
-        self.bad: set[int] = set()
-        self.stopped = False
+        self.intact: set[int] = set()  # numbers of the files whose size and SHA-256 are right
+        self.bad: set[int] = set()  # positions of the samples whose bytes are damaged
+        self.stopped = False  # an interrupt came, or the callback failed
 
     def tell_of_index(self, problem: str) -> None:
-        """Note a damage of the index."""
         self.damages.append(of_file(self.index.path.name, problem))
 
     def tell_of_file(self, name: str, problem: str, *, unreadable: bool = False) -> None:
-        """Note a damage of a file."""
         self.damages.append(of_file(name, problem, unreadable=unreadable))
 
     def tell_of_sample(self, position: int, place: tuple[str, int, int], problem: str) -> None:
         """Note a damage of a sample; ``place`` is file, offset and length in bytes."""
-        name, offset, length = place
-        self.damages.append(Damage(name, position, self._key(position), offset, length, problem))
-
-    def _key(self, position: int) -> str | None:
-        try:
-            return os.fsdecode(self.index.key(position))
-        except IntegrityError:
-            return None
+        key = None
+        with contextlib.suppress(IntegrityError):
+            key = os.fsdecode(self.index.key(position))
+        self.damages.append(Damage(place[0], position, key, *place[1:], problem))
 
     def place(self, position: int, kind: int) -> tuple[str, int, int]:
-        """File, offset and length of a sample's value of one of the fields; 0 is the image.
-
-        If a record is no range of bytes, its number takes the place of the offset.
-        """
+        """File, offset (if read by record, its number) and length of a value; kind 0: the image."""
         k = self.kinds[kind]
         number, offset, length = (int(a[position]) for a in (k.file, k.offset, k.length))
         return self.table[number][0], offset, length
@@ -170,15 +141,11 @@ class Findings:
         """Numbers of the files that a shard consists of."""
         these = slice(positions.start, positions.stop)
         used = [np.unique(k.file[these][k.offset[these] >= 0]) for k in self.kinds]
-        within = {
-            i
-            for i, (name, _, _) in enumerate(self.table)
-            if shard in (".", name) or name.startswith(f"{shard}/")
-        }
+        names = enumerate(name for name, _, _ in self.table)
+        within = {i for i, n in names if shard in (".", n) or n.startswith(f"{shard}/")}
         return within.union(*(numbers.tolist() for numbers in used))
 
     def sorted_damages(self) -> list[Damage]:
-        """All damages: the index first, then by file, offset and position."""
         numbers = {name: i for i, (name, _, _) in enumerate(self.table)}
         return sorted(
             set(self.damages),
@@ -186,8 +153,7 @@ class Findings:
         )
 
 
-def reading_of(index: Index) -> Reading:
-    """The options with which a container was indexed."""
+def _reading_of(index: Index) -> Reading:
     offset = index.metadata.get("labels", {}).get("offset", 0)
     if index.metadata.get("source", {}).get("kind") != "reindex":
         return Reading(offset)

@@ -16,7 +16,7 @@ from packio.inspecting.verifying.findings import FieldColumns, Findings, without
 from packio.packs import locating, recognising
 
 
-def located(path: Path) -> Path:
+def locate_index(path: Path) -> Path:
     """Path of a pack's index, which may be missing."""
     locating.check_finished(path)
     beside = path.with_name(path.name + INDEX_SUFFIX) if path.name else path
@@ -31,8 +31,7 @@ def located(path: Path) -> Path:
     return index
 
 
-def opened(path: Path) -> Index:
-    """Open an index."""
+def open_index(path: Path) -> Index:
     if not path.is_file():
         raise IntegrityError(f"{path}: missing; `packio reindex` makes an index from the files")
     return Index(path)
@@ -40,39 +39,33 @@ def opened(path: Path) -> Index:
 
 def check_index(found: Findings) -> bool:
     """Check the index; return whether the places of the samples can be relied on."""
-    if not check_bytes(found) or not _check_owner(found):
+    _check_columns(found)
+    _check_metadata(found)
+    if found.damages or not _check_owner(found):
         return False
     found.kinds = list(_kinds(found.index))
-    _check_numbers(found)
+    for kind in found.kinds:
+        for position in np.flatnonzero(kind.file >= len(found.table)).tolist():
+            found.bad.add(position)
+            found.tell_of_index(
+                f"sample {position}: lies in file {kind.file[position]}, which is none"
+            )
     whole = not found.damages
     _check_blocks(found)
     return whole
 
 
-def check_bytes(found: Findings) -> bool:
-    """Check that the index is as it was written, and read the tables of shards and files."""
-    _check_columns(found)
-    _check_metadata(found)
-    _check_table(found)
-    return not found.damages
-
-
-def _check_owner(found: Findings) -> bool:
-    name, names = found.path.name, {name for name, _, _ in found.table}
-    is_selection = "selection" in found.index.metadata
-    is_folder = found.index.path.name == INDEX_NAME or found.root == found.path
-    if is_folder or name in names or is_selection:
-        return True
-    found.tell_of_index(f"does not list {name}; the index of another pack")
-    return False
-
-
 def _check_columns(found: Findings) -> None:
+    """Check the columns, and read the table of files."""
     for name in found.index.column_names:
         try:
             found.index.column(name).check()
         except IntegrityError as error:
             found.tell_of_index(without(error, found.index.path))
+    try:
+        found.table = found.index.files()
+    except IntegrityError as error:
+        found.tell_of_index(without(error, found.index.path))
 
 
 def _check_metadata(found: Findings) -> None:
@@ -93,11 +86,13 @@ def _check_metadata(found: Findings) -> None:
         found.tell_of_index(f"its shards have {first} samples, the pack {len(found.index)}")
 
 
-def _check_table(found: Findings) -> None:
-    try:
-        found.table = found.index.files()
-    except IntegrityError as error:
-        found.tell_of_index(without(error, found.index.path))
+def _check_owner(found: Findings) -> bool:
+    name, names = found.path.name, {name for name, _, _ in found.table}
+    is_folder = found.index.path.name == INDEX_NAME or found.root == found.path
+    if is_folder or name in names or "selection" in found.index.metadata:
+        return True
+    found.tell_of_index(f"does not list {name}; the index of another pack")
+    return False
 
 
 def _kinds(index: Index) -> Iterator[FieldColumns]:
@@ -107,14 +102,6 @@ def _kinds(index: Index) -> Iterator[FieldColumns]:
             for name in ("file", "offset", "length", "crc32c")
         ]
         yield FieldColumns(file, offset, length, crc, np.lexsort((offset, file)), field)
-
-
-def _check_numbers(found: Findings) -> None:
-    for kind in found.kinds:
-        for position in np.flatnonzero(kind.file >= len(found.table)).tolist():
-            problem = f"sample {position}: lies in file {kind.file[position]}, which is none"
-            found.bad.add(position)
-            found.tell_of_index(problem)
 
 
 def _check_blocks(found: Findings) -> None:

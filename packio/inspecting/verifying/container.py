@@ -1,15 +1,32 @@
-"""Checks of the structure: compare what the container and the index say about each sample."""
+"""Checks beyond checksums: compare a container's records with the index; decode all values."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from packio.errors import MissingPackageError, PackioError
+from packio.errors import (
+    DecodeError,
+    IntegrityError,
+    MissingPackageError,
+    PackioError,
+    ReadError,
+)
+from packio.formats import Reader
+from packio.images import encodings
+from packio.images.decoders import Decoder, Stored
 from packio.inspecting.verifying.findings import Findings, without
-from packio.sample.record import IMAGE, Place, Record
+from packio.sample.fields import PIXELS, decode
+from packio.sample.record import IMAGE, Field, Place, Record
+from packio.storage.local import LocalFiles
+from packio.system.pools import ThreadPool
+
+_CHUNK = 1024  # samples that are decoded at once
+_Read = Callable[[int, int, int], bytes]  # file, offset (or number), length → bytes
 
 
 def walk(found: Findings, *, always: bool) -> None:
@@ -26,9 +43,7 @@ def _walk(found: Findings, shard: str, positions: range) -> None:
     prefix = f"{shard}/" if found.format.caps.is_directory and shard != "." else ""
     try:
         every = found.format.scan(found.root / shard, found.reading)
-        records: Iterable[Record[Place]] = (
-            r for r in every if r.fields
-        )  # else a label without image
+        records = (r for r in every if r.fields)  # else a label without image
         _compare(found, shard, positions, records, prefix)
     except MissingPackageError as error:
         found.warnings.append(f"{shard}: its structure is not checked: {error}")
@@ -49,7 +64,12 @@ def _compare(
     position = next(expected, None)
     for number, record in enumerate(records):
         place = _at(prefix, record.image)
-        if position is not None and _is_at(found, position, place, number):
+        known = None if position is None else found.place(position, 0)
+        if found.by_record:
+            is_there = known is not None and known[:2] == (place[0], number)
+        else:
+            is_there = known == place
+        if position is not None and is_there:
             for problem in _differences(found, position, record, prefix, reindexed=reindexed):
                 found.tell_of_sample(position, found.place(position, 0), problem)
             position = next(expected, None)
@@ -65,12 +85,6 @@ def _compare(
     if position is not None:
         left = positions.stop - position
         found.tell_of_file(shard, f"{left} samples fewer than the {len(positions)} of the index")
-
-
-def _is_at(found: Findings, position: int, place: tuple[str, int, int], number: int) -> bool:
-    """Whether the index has a sample where the container has its record of this number."""
-    known = found.place(position, 0)
-    return known[:2] == (place[0], number) if found.by_record else known == place
 
 
 def _differences(
@@ -97,3 +111,59 @@ def _differences(
 
 def _at(prefix: str, place: Place) -> tuple[str, int, int]:
     return prefix + place.file, place.offset, place.length
+
+
+def decode_values(found: Findings, pool: ThreadPool) -> None:
+    """Decode all values of the samples whose bytes are those that were packed."""
+    found.meter.begin("decoding", 0)
+    names, sizes = [t[0] for t in found.table], [t[1] for t in found.table]
+    decoder = Decoder("auto", "UNCHANGED")
+    with contextlib.closing(LocalFiles(found.root, names, sizes)) as files:
+        for shard, positions in found.shards:
+            read_image: _Read = files.read
+            if found.by_record:
+                if not found.files_of(shard, positions) <= found.intact:
+                    continue  # its library may crash over it
+                assert found.format is not None  # noqa: S101 (the metadata were found good)
+                reader = found.format.reader(found.root / shard, found.reading)
+                assert reader is not None  # noqa: S101 (the index says that it is read by one)
+                read_image = functools.partial(_read_record, reader)
+            work = functools.partial(_decode_sample, found, decoder, read_image, files.read)
+            for start in range(0, len(positions), _CHUNK):
+                list(pool.map(work, positions[start : start + _CHUNK]))
+
+
+def _read_record(reader: Reader, _: int, number: int, __: int) -> bytes:
+    return reader.get(number)
+
+
+def _decode_sample(
+    found: Findings, decoder: Decoder, read_image: _Read, read: _Read, position: int
+) -> None:
+    if position in found.bad:
+        return
+    for number, columns in enumerate(found.kinds):
+        name, kind = columns.name, found.index.fields[columns.name]
+        place = [int(a[position]) for a in (columns.file, columns.offset, columns.length)]
+        if name != IMAGE and place[1] < 0:
+            continue  # the sample has no such field
+        try:
+            data = (read_image if name == IMAGE else read)(*place)
+            data = bytes(found.unsplit(position, number, data))
+            if kind in PIXELS:
+                decoder(data, _facts(found, name, position))
+            else:
+                decode(Field(kind, data))
+        except (DecodeError, IntegrityError, ReadError, IndexError) as error:
+            problem = f"{name}: " * (name != IMAGE) + f"does not decode: {error}"
+            found.tell_of_sample(position, found.place(position, number), problem)
+    found.meter.step(1, int(found.kinds[0].length[position]), len(found.damages))
+
+
+def _facts(found: Findings, field: str, position: int) -> Stored:
+    encoding, height, width, channels, dtype = (
+        int(found.index.column(f"{field}/{name}").item(position))
+        for name in ("encoding", "height", "width", "channels", "dtype")
+    )
+    name = encodings.NAMES.get(encoding, "unknown")
+    return Stored(name, height, width, channels, encodings.DTYPES[dtype])

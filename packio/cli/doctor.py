@@ -67,7 +67,7 @@ def run(
         profile=profile, say=None if quiet else tell,
     )  # fmt: skip
     if html is not None:
-        write_page(html, diagnosis.html(shlex.join(["packio", *sys.argv[1:]])).encode())
+        write_page(html, diagnosis.html(shlex.join(["packio", *sys.argv[1:]])))
     if as_json:
         print_json(diagnosis.as_dict())
     else:

@@ -1,9 +1,9 @@
 """Images that look alike: a perceptual hash of each, and pairs of hashes that differ in few bits.
 
-The hash is pHash, by the package ImageHash (https://github.com/JohannesBuchner/imagehash): the
-image, upright, as 32 x 32 gray pixels; the signs of its 64 lowest frequencies, around their median.
-Encoding anew, resizing and slight changes of colour flip few of the 64 bits. Cropping and mirroring
-flip many.
+The hash is pHash: the image, upright, as 32 x 32 gray pixels; the signs of its 8 x 8 lowest
+frequencies (DCT-II), around their median; so are those of the package ImageHash
+(https://github.com/JohannesBuchner/imagehash), bit for bit. Encoding anew, resizing and slight
+changes of colour flip few of the 64 bits. Cropping and mirroring flip many.
 
 Pairs are found without comparing all with all: of two hashes that differ in at most t of 64 bits,
 one of their four 16-bit bands differs in at most t // 4. So each band of each hash is looked up in
@@ -17,56 +17,36 @@ Hashing", CVPR 2012.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packio import registry
 from packio.errors import OptionError
-from packio.images.decoders import Decoder
-from packio.images.frames import oriented
 
-if TYPE_CHECKING:
-    from packio.sample.facts import Facts
-
-EXTRA = "duplicates"  # of packio, which installs ImageHash
 THRESHOLD = 4  # bits that two images may differ in to look alike
 MOST = 11  # the largest threshold
 _BANDS, _BITS = 4, 16
 _PAIRS = 1 << 21  # that are compared at a time
 
 
-class Hasher:
-    """Makes the hashes of images. Safe in threads."""
+def hash_pixels(pixels: np.ndarray) -> int:
+    """The hash of an upright image, (H, W, 3) uint8 RGB: 64 bits."""
+    from PIL import Image
 
-    def __init__(self) -> None:
-        self._library: Any = registry.require("imagehash", EXTRA)
-        self._decoder = Decoder("auto", "RGB")
-
-    def __call__(self, data: bytes, stored: Facts) -> int:
-        """The hash of an encoded image, 64 bits."""
-        from PIL import Image
-
-        pixels = oriented(self._decoder(data, stored), stored.orientation)
-        bits = self._library.phash(Image.fromarray(pixels)).hash
-        return int.from_bytes(np.packbits(bits).tobytes(), "big")
+    gray = Image.fromarray(pixels).convert("L").resize((32, 32), Image.Resampling.LANCZOS)
+    cosines = np.cos(np.pi / 64 * np.arange(8)[:, None] * np.arange(1, 64, 2))
+    lowest = cosines @ np.asarray(gray, np.float64) @ cosines.T
+    return int.from_bytes(np.packbits(lowest > np.median(lowest)).tobytes(), "big")
 
 
 def check_threshold(threshold: int) -> None:
-    """Refuse a number of bits that cannot be meant."""
     if type(threshold) is not int or not 0 <= threshold <= MOST:
         raise OptionError(f"threshold={threshold!r}: expected 0 to {MOST} of 64 bits")
 
 
 def near(hashes: np.ndarray, threshold: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Find the pairs of different hashes that differ in few bits.
-
-    Args:
-        hashes: (N,) uint64, all different.
-        threshold: Most bits.
+    """Find the pairs of different hashes, (N,) uint64, that differ in at most so many bits.
 
     Returns:
         First and second of each pair, (n,) int64 with first < second, sorted; and the bits in which
@@ -90,16 +70,11 @@ def near(hashes: np.ndarray, threshold: int) -> tuple[np.ndarray, np.ndarray, np
     return first, second, _ones(hashes[first] ^ hashes[second])
 
 
-@functools.cache  # a constant, of 64 KB
-def _table() -> np.ndarray:
-    """How many ones each 16-bit number has."""
-    return np.array([number.bit_count() for number in range(1 << _BITS)], np.uint8)
-
-
 def _ones(numbers: np.ndarray) -> np.ndarray:
-    """How many ones 64-bit numbers have, (n,) int64."""
-    parts = np.ascontiguousarray(numbers).view(np.uint16).reshape(-1, _BANDS)
-    counts: np.ndarray = _table()[parts].sum(axis=1, dtype=np.int64)
+    """How many ones 64-bit numbers have, (n,) int64; NumPy 2 has bitwise_count."""
+    table = np.array([number.bit_count() for number in range(256)], np.uint8)
+    octets = np.ascontiguousarray(numbers).view(np.uint8).reshape(-1, 8)
+    counts: np.ndarray = table[octets].sum(axis=1, dtype=np.int64)
     return counts
 
 

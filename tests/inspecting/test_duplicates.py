@@ -9,7 +9,6 @@ import subprocess
 import sys
 from typing import Any
 
-import missing
 import numpy as np
 import pytest
 from PIL import Image
@@ -18,8 +17,6 @@ import packio
 from packio.cli import find_duplicates
 from packio.errors import OptionError, OutputExistsError
 from packio.packing.plan import duplicates
-
-pytest.importorskip("imagehash")
 
 
 @pytest.fixture(scope="module")
@@ -147,8 +144,3 @@ def test_the_command_shows_how_far_it_is(
     assert "decoding 9/9 (100%)" in capsys.readouterr().err
     find_duplicates.run(pack, quiet=True)
     assert capsys.readouterr().err == ""
-
-
-def test_without_imagehash_the_command_to_install_it_is_told(pack: pathlib.Path) -> None:
-    code = f"packio.find_duplicates({str(pack)!r})"
-    assert "pip install 'packio[duplicates]'" in missing.told("imagehash", code)

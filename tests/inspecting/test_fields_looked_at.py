@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import packio
 from packio import cli
 from packio.inspecting.gallery import write_contact_sheet
-from packio.inspecting.gallery.thumbnails import make_thumbnail
+from packio.inspecting.gallery.entries import make_thumbnail
 from packio.inspecting.info import describe
 from packio.inspecting.verifying import verify
 from packio.sample.facts import Facts

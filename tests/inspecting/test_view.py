@@ -25,7 +25,7 @@ import packio
 from packio.errors import OptionError, OutputError, OutputExistsError
 from packio.images.encodings import read_facts
 from packio.inspecting.gallery import write_contact_sheet
-from packio.inspecting.gallery.thumbnails import make_thumbnail
+from packio.inspecting.gallery.entries import make_thumbnail
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -50,39 +50,24 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browsing.Brows
         yield made
 
 
-def middles(selector: str) -> str:
-    """Horizontal middles of elements, in pixels."""
-    found = f"[...document.querySelectorAll({selector!r})]"
-    return f"{found}.map(e => e.getBoundingClientRect()).map(r => (r.left + r.right) / 2)"
-
-
-def test_every_chart_has_an_axis_and_a_label(browser: browsing.Browser) -> None:
+def test_every_chart_has_bars_with_values_and_a_label(browser: browsing.Browser) -> None:
     charts = browser.ask(
-        "[...document.querySelectorAll('.rows')].map(chart => ({rows: chart.querySelectorAll("
-        "'svg:has(rect), svg:has(circle)').length, ticks: [...chart.querySelectorAll("
-        "'.axis text')].map(t => t.textContent), "
-        "label: chart.querySelector('.label').textContent}))"
+        "[...document.querySelectorAll('.rows')].map(chart => ({values: [...chart"
+        ".querySelectorAll('.value')].map(t => t.textContent), widths: [...chart.querySelectorAll("
+        "'rect')].map(r => r.getBoundingClientRect().width), "
+        "label: chart.nextElementSibling.textContent}))"
     )
-    assert [chart["ticks"] for chart in charts] == [
-        ["0%", "20%", "40%", "60%", "80%", "100%"],
-        [TIMES + factor for factor in ("0.5", "1", "1.5", "2")],
-    ]
     assert charts[0]["label"] == "share of the loop's time"
     assert charts[1]["label"].startswith("samples per second, as a multiple of the loop as it is")
-    assert charts[1]["rows"] == 3
-
-
-def test_points_are_where_the_axis_says(browser: browsing.Browser) -> None:
-    half, one, _, two = browser.ask(middles(".rows:has(circle) .axis text"))
-    points = browser.ask(middles("circle"))  # the best first
-    expected = [half + (two - half) * (factor - 0.5) / 1.5 for factor in (1.5, 1.2, 1.0)]
-    assert points == pytest.approx(expected, abs=1.5)
-    assert browser.ask(middles("line.unit")) == pytest.approx([one] * 3, abs=1.5)
-    ends = browser.ask(
-        "[...document.querySelectorAll('line.gain, line.none')].map(e => [e.x1, e.x2].map("
-        "x => x.baseVal.value + e.ownerSVGElement.getBoundingClientRect().left))"
-    )
-    assert ends[0] == pytest.approx([half + (two - half) * 0.5, two], abs=1.5)
+    shares = [float(value.removesuffix("%")) for value in charts[0]["values"]]
+    longest = charts[0]["widths"][0] / shares[0]
+    assert charts[0]["widths"] == pytest.approx([longest * s for s in shares], abs=longest)
+    assert charts[1]["values"] == [
+        f"{TIMES}1", f"{TIMES}1.50 (1.25 to 2.00)", f"{TIMES}1.20 (1.10 to 1.30) estimated",
+        f"{TIMES}1.00 (0.50 to 1.10)",
+    ]  # fmt: skip
+    widths = charts[1]["widths"]  # the loop as it is, then the best first
+    assert widths == pytest.approx([widths[1] * f / 1.5 for f in (1, 1.5, 1.2, 1)], abs=1)
 
 
 @pytest.mark.parametrize("width", [390, 1000])

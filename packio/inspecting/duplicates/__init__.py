@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
+import functools
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from packio.errors import DecodeError, IntegrityError
 from packio.images import perceptual
-from packio.inspecting.gallery.thumbnails import make_thumbnail
-from packio.inspecting.pages import check_place, make_page, readable, write_page
+from packio.images.decoders import Decoder
+from packio.inspecting.gallery.entries import class_name, make_entry
+from packio.inspecting.pages import check_place, make_entries, make_page, readable, write_page
 from packio.packing.plan import duplicates
 from packio.packs import opening
 from packio.system import processors
-from packio.system.pools import ThreadPool
 
-_CHUNK = 64  # images of one task
-_DENSITY = 2  # pixels of a thumbnail for one pixel of the page
+_STEP = 64  # images between two calls of the progress
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -86,7 +84,6 @@ def find_duplicates(
 
     Raises:
         OptionError: the threshold cannot be meant.
-        MissingPackageError: ImageHash is not installed: ``pip install 'packio[duplicates]'``.
         OutputExistsError, OutputError: the page cannot be written.
     """
     if isinstance(pack, (str, os.PathLike)):
@@ -98,7 +95,14 @@ def find_duplicates(
     page = None if html is None else Path(html)
     if page is not None:
         check_place(page)
-    hashes = _hashes(pack, progress or (lambda _, __: None))
+    read = functools.partial(_hash_each, pack, Decoder("auto", "RGB"))
+    hashes = list[int | None]()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow's, of odd metadata
+        for value in duplicates.map_chunks(read, range(len(pack)), processors.usable()):
+            hashes.append(value)
+            if progress is not None and (len(hashes) % _STEP == 0 or len(hashes) == len(pack)):
+                progress(len(hashes), len(pack))
     twins = duplicates.grouped(hashes, threshold)
     found = tuple(
         NearDuplicate(
@@ -108,34 +112,20 @@ def find_duplicates(
         for t in twins
     )  # fmt: skip
     if page is not None:
-        write_page(page, _page(pack, found, threshold, limit, size).encode())
+        write_page(page, _page(pack, found, threshold, limit, size))
     bad = tuple(i for i, value in enumerate(hashes) if value is None)
     return DuplicatesReport(len(pack), found, bad, page)
 
 
-def _hashes(pack: opening.Pack, told: Callable[[int, int], object]) -> list[int | None]:
-    hasher = perceptual.Hasher()
-
-    def hashes(start: int) -> list[int | None]:
-        rows = pack.rows(range(start, min(start + _CHUNK, len(pack))))
-        found: list[int | None] = []
-        for row in rows:
-            try:
-                found.append(hasher(pack.read(row), pack.facts("image", row.position)))
-            except (DecodeError, IntegrityError):
-                found.append(None)
-        return found
-
-    every: list[int | None] = []
-    with (
-        warnings.catch_warnings(),
-        ThreadPool(processors.usable(), "packio-duplicates") as pool,
-    ):
-        warnings.simplefilter("ignore")  # Pillow's, of odd metadata
-        for chunk in pool.map(hashes, range(0, len(pack), _CHUNK)):
-            every += chunk
-            told(len(every), len(pack))
-    return every
+def _hash_each(
+    pack: opening.Pack, decoder: Decoder, positions: Sequence[int]
+) -> Iterator[int | None]:
+    for row in pack.rows(positions):
+        try:
+            facts = pack.facts("image", row.position)
+            yield duplicates.hash_image(decoder, pack.read(row), facts)
+        except (DecodeError, IntegrityError):
+            yield None
 
 
 def _same_label(pack: opening.Pack, a: int, b: int) -> bool | None:
@@ -146,38 +136,19 @@ def _same_label(pack: opening.Pack, a: int, b: int) -> bool | None:
 def _page(
     pack: opening.Pack, found: tuple[NearDuplicate, ...], threshold: int, limit: int, size: int
 ) -> str:
-    """The page of the pairs."""
     shown = sorted(found, key=lambda pair: pair.distance)[:limit]
     facts = [
         f"{len(found):,} near-duplicates among {len(pack):,} samples",
         *([f"the {len(shown):,} most alike are shown"] if len(shown) < len(found) else []),
         f"hashes differ in at most {threshold} of 64 bits",
     ]
-    values = {
-        "title": readable(pack.path.resolve().name), "facts": facts, "size": size,
-        "pairs": [
-            {"distance": pair.distance, "same_label": pair.same_label,
-             "images": list(_images(pack, (pair.of_index, pair.index), size))}
-            for pair in shown
-        ],
-    }  # fmt: skip
+    indices = [index for pair in shown for index in (pair.of_index, pair.index)]
+    images = iter(make_entries(lambda index: make_entry(pack, index, size), indices, None))
+    pairs = [
+        {"distance": p.distance, "same_label": p.same_label, "images": [next(images), next(images)]}
+        for p in shown
+    ]
+    names = functools.partial(class_name, pack)
+    title = readable(pack.path.resolve().name)
+    values = {"title": title, "facts": facts, "size": size, "pairs": pairs, "class_name": names}
     return make_page(Path(__file__).parent, values)
-
-
-def _images(pack: opening.Pack, indices: tuple[int, int], size: int) -> Iterator[dict[str, Any]]:
-    for index in indices:
-        row = pack.row(index)
-        source = ""
-        try:
-            data = make_thumbnail(pack.read(row), size * _DENSITY, row)
-            source = "data:image/jpeg;base64," + base64.b64encode(data).decode("ascii")
-        except Exception:  # noqa: BLE001 (Pillow's plugins raise whatever their parsers meet)
-            source = ""  # of a page of many pairs, one picture is empty
-        label, name = pack.label(index), None
-        if isinstance(label, int) and 0 <= label < len(pack.classes):
-            name = readable(pack.classes[label])
-        yield {
-            "source": source, "key": readable(pack.key_bytes(index)), "index": index,
-            "label": label if name is None else name,
-            "facts": f"{row.width} x {row.height}, {row.encoding}, {row.length:,} bytes",
-        }  # fmt: skip

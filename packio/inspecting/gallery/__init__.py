@@ -8,27 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import time
-import warnings
-from collections import deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from packio.datasets.selection import selected
 from packio.errors import OptionError
-from packio.inspecting.gallery.entries import entry_of, values_of
-from packio.inspecting.pages import check_place, make_page, write_page
+from packio.inspecting.gallery.entries import make_entry, make_values
+from packio.inspecting.pages import check_place, make_entries, make_page, write_page
 from packio.packs import opening
-from packio.system import processors
-from packio.system.pools import ThreadPool
-from packio.system.progress import Progress, ProgressCallback
+from packio.system.progress import ProgressCallback
 
 ORIGINALS = 20_000_000  # bytes of images, as they are, in a page
-_AHEAD = 32  # thumbnails that are made at a time
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,53 +79,18 @@ def write_contact_sheet(
     chunks = list(selected(pack, classes, split))
     indices = np.concatenate(chunks) if chunks else np.zeros(0, np.int64)
     chosen = indices[np.linspace(0, len(indices) - 1, min(limit, len(indices))).astype(np.int64)]
-    whole = _as_they_are(pack, chosen, originals)
-    entries = list(_entries(pack, chosen, size, whole, progress))
+    lengths = pack.index_file.column("image/length").take(chosen)
+    smallest = np.argsort(lengths, kind="stable")
+    fits = np.cumsum(lengths[smallest], dtype=np.int64) <= originals
+    whole = set(chosen[smallest[fits]].tolist())
+    entries = make_entries(
+        lambda index: make_entry(pack, index, size, original=index in whole),
+        chosen.tolist(), progress, int(lengths.sum()),
+    )  # fmt: skip
     said = "1 sample" if len(indices) == 1 else f"{len(indices):,} samples"
     if len(entries) < len(indices):
         said = f"{len(entries):,} of {said}, spread evenly"
-    values = values_of(pack, said, size, samples=entries)
-    text = make_page(Path(__file__).parent, values).encode()
-    write_page(path, text)
+    values = make_values(pack, said, size, samples=entries)
+    written = write_page(path, make_page(Path(__file__).parent, values))
     broken = sum(entry["error"] is not None for entry in entries)
-    return SheetReport(path, len(entries), len(indices), broken, len(text))
-
-
-def _as_they_are(pack: opening.Pack, chosen: np.ndarray, most: int) -> set[int]:
-    """The samples whose images are put into the page: the smallest, up to so many bytes in all."""
-    lengths = pack.index_file.column("image/length").take(chosen)
-    order = np.argsort(lengths, kind="stable")
-    fits = np.cumsum(lengths[order], dtype=np.int64) <= most
-    return set(chosen[order[fits]].tolist())
-
-
-def _entries(
-    pack: opening.Pack,
-    indices: np.ndarray,
-    size: int,
-    whole: set[int],
-    progress: ProgressCallback | None,
-) -> Iterator[dict[str, Any]]:
-    """Make the entries of the sheet in order; threads make some thumbnails ahead."""
-    began, done, read, bad = time.monotonic(), 0, 0, 0
-    waiting: deque[Future[dict[str, Any]]] = deque()
-    todo = iter(indices.tolist())
-    total = int(pack.index_file.column("image/length").take(indices).sum())
-    with (
-        warnings.catch_warnings(),
-        ThreadPool(min(8, processors.usable()), "packio-sheet") as pool,
-    ):
-        warnings.simplefilter("ignore")  # Pillow's, of large images and odd metadata
-        while True:
-            for index in todo:
-                waiting.append(pool.submit(entry_of, pack, index, size, original=index in whole))
-                if len(waiting) >= _AHEAD:
-                    break
-            if not waiting:
-                return
-            entry = waiting.popleft().result()
-            done, read, bad = done + 1, read + entry["bytes"], bad + (entry["error"] is not None)
-            if progress is not None and (done % 16 == 0 or done == len(indices)):
-                seconds = time.monotonic() - began
-                progress(Progress(done, len(indices), read, total, bad, seconds, "decoding"))
-            yield entry
+    return SheetReport(path, len(entries), len(indices), broken, written)

@@ -1,32 +1,34 @@
-"""What the gallery's page knows of a sample: its facts, pictures, boxes and all other fields."""
+"""What pages show of a sample: its facts, thumbnails, boxes and all other fields."""
 
 from __future__ import annotations
 
-import base64
 import functools
+import io
 import json
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from PIL import Image, ImageDraw
 
 from packio.errors import PackioError
-from packio.images import frames
-from packio.images.decoders import MAX_PIXELS
-from packio.inspecting.gallery.thumbnails import (
-    SHOWN_BOXES,
-    make_mask_thumbnail,
-    make_thumbnail,
-    near_boxes,
-)
-from packio.inspecting.pages import readable
+from packio.images import jpeg_header
+from packio.images.decoders import MAX_PIXELS, Decoder
+from packio.images.encodings import RAW, opened
+from packio.inspecting.pages import as_base64, readable
+from packio.packing.images import resizing
 from packio.packs import opening
 from packio.packs.rows import Row
 from packio.sample import levels
+from packio.sample.facts import Facts
 from packio.sample.fields import PIXELS, decode
 from packio.sample.record import IMAGE
 
-DENSITY = 2  # pixels of a thumbnail for one pixel of the page, for fine screens and enlarging
+_SHOWN_BOXES = 1000  # of a sample
+_DENSITY = 2  # pixels of a thumbnail for one pixel of the page, for fine screens and enlarging
+_QUALITY = 80  # of the JPEG
+_BOX_COLOUR = (255, 64, 64)
 _SHOWN_TEXT = 2000  # characters of a text or of metadata that are shown
 # Encodings that browsers show → their media types
 MEDIA = {
@@ -43,15 +45,8 @@ def media_of(row: Row) -> str | None:
     return MEDIA.get(row.encoding) if turns else None
 
 
-def values_of(pack: opening.Pack, shown: str, size: int, **data: Any) -> dict[str, Any]:
-    """Values for the templates of the page.
-
-    Args:
-        pack: The pack.
-        shown: What is said of the number of samples.
-        size: Longer edge of a thumbnail, pixels on the page.
-        data: What the page's script has beside the names of classes and splits.
-    """
+def make_values(pack: opening.Pack, shown: str, size: int, **data: Any) -> dict[str, Any]:
+    """Values for the templates of the page; its script gets the data, beside classes and splits."""
     count = len(pack.classes)
     facts = [
         shown, "1 class" if count == 1 else f"{count:,} classes",
@@ -67,39 +62,38 @@ def values_of(pack: opening.Pack, shown: str, size: int, **data: Any) -> dict[st
     }  # fmt: skip
 
 
-def entry_of(
+def make_entry(
     pack: opening.Pack, index: int, size: int, *, original: bool = False
 ) -> dict[str, Any]:
-    """Everything that the page shows of a sample; what cannot be read or decoded is its error.
+    """Everything that a page shows of a sample; what cannot be read or decoded is its error.
 
-    Args:
-        pack: The pack.
-        index: Of the sample.
-        size: Longer edge of a thumbnail, pixels on the page.
-        original: Put the image itself into the entry, if a browser can show it.
+    The size is the longer edge of a thumbnail, in pixels of the page. An original is the image
+    itself, if a browser can show it.
     """
     (row,) = pack.rows([index])
     boxes, _ = pack.boxes(index)
-    thumbnail, error = _tried(lambda: make_thumbnail(_image(pack, row), size * DENSITY, row, boxes))
+    thumbnail, error = _try(lambda: make_thumbnail(_image(pack, row), size * _DENSITY, row, boxes))
     media = media_of(row)
-    data = _tried(lambda: pack.read(row))[0] if original and media is not None else None
+    data = _try(lambda: pack.read(row))[0] if original and media is not None else None
     label, split = pack.label(index), pack.split_of(index)
-    swapped = bool(row.orientation >= 5)
+    classes = [] if label is None else [label]
+    if isinstance(label, np.ndarray):
+        classes = np.flatnonzero(label > 0).tolist()
     return {
         "index": index,
         "key": readable(pack.key_bytes(index)),
-        "classes": _classes(label),
+        "classes": classes,
         "labelled": label is not None,
         "split": None if split is None else readable(split),
         "width": row.width,
         "height": row.height,
-        "upright": [row.height, row.width] if swapped else [row.width, row.height],
+        "upright": [row.height, row.width] if row.orientation >= 5 else [row.width, row.height],
         "bytes": row.length,
         "encoding": row.encoding,
         "orientation": row.orientation,
         "offset": row.offset,
-        "thumbnail": _text_of(thumbnail),
-        "image": None if data is None else f"data:{media};base64,{_text_of(data)}",
+        "thumbnail": None if thumbnail is None else as_base64(thumbnail),
+        "image": None if data is None else f"data:{media};base64,{as_base64(data)}",
         "original": media is not None,
         "boxes": _boxes(pack, index, row),
         "error": error,
@@ -108,36 +102,22 @@ def entry_of(
 
 
 def _boxes(pack: opening.Pack, index: int, row: Row) -> list[dict[str, Any]]:
-    """The boxes of a sample in its upright image: x, y, width and height in pixels, and a name.
-
-    A box with NaN is nowhere, and left out; the facts of the sample count it.
-    """
+    """The boxes of a sample in its upright image, in pixels; a box with NaN is nowhere."""
     boxes, labels = pack.boxes(index)
     if boxes is None:
         return []
-    found = []
-    shown = near_boxes(boxes[:SHOWN_BOXES], row.width, row.height)
-    for i in np.flatnonzero(~np.isnan(shown).any(axis=1)).tolist():
-        left, top, right, bottom = shown[i].tolist()
-        x, y, width, height = _upright((left, top, right - left, bottom - top), row)
-        name = "" if labels is None else _class_name(pack, int(labels[i]))
-        found.append({"x": x, "y": y, "width": width, "height": height, "name": name})
-    return found
+    size = max(row.width, 1), max(row.height, 1)
+    near = near_boxes(boxes[:_SHOWN_BOXES], *size)
+    corners = resizing.moved_boxes(near, size, size, row.orientation)
+    names = [""] * len(near) if labels is None else [class_name(pack, i) for i in labels.tolist()]
+    return [
+        {"x": left, "y": top, "width": right - left, "height": bottom - top, "name": name}
+        for (left, top, right, bottom), name in zip(corners.tolist(), names, strict=False)
+        if not math.isnan(left + top + right + bottom)
+    ]
 
 
-def _upright(box: tuple[float, float, float, float], row: Row) -> tuple[float, float, float, float]:
-    """Turn a box (left, top, width, height) as its image is turned."""
-    left, top, wide, high = box
-    width, height = row.width, row.height
-    swapped, across, upside_down = frames.turns(row.orientation)
-    if swapped:
-        left, top, wide, high, width, height = top, left, high, wide, height, width
-    left = width - left - wide if across else left
-    top = height - top - high if upside_down else top
-    return left, top, wide, high
-
-
-def _class_name(pack: opening.Pack, number: int) -> str:
+def class_name(pack: opening.Pack, number: int) -> str:
     names = pack.classes
     return readable(names[number]) if 0 <= number < len(names) else str(number)
 
@@ -148,7 +128,7 @@ def _image(pack: opening.Pack, row: Row) -> bytes:
     return pack.read(row)
 
 
-def _tried(make: Callable[[], Any]) -> tuple[Any, str | None]:
+def _try(make: Callable[[], Any]) -> tuple[Any, str | None]:
     """Call a function; return its result and None, or None and the text of the error."""
     try:
         return make(), None
@@ -159,10 +139,6 @@ def _tried(make: Callable[[], Any]) -> tuple[Any, str | None]:
     return None, readable(told)
 
 
-def _text_of(data: bytes | None) -> str | None:
-    return None if data is None else base64.b64encode(data).decode("ascii")
-
-
 def _more(pack: opening.Pack, index: int, size: int) -> Iterator[dict[str, Any]]:
     """Everything of a sample but its image and label: each with a name, and a picture or a text."""
     if (split := pack.split_of(index)) is not None:
@@ -170,7 +146,7 @@ def _more(pack: opening.Pack, index: int, size: int) -> Iterator[dict[str, Any]]
     boxes, labels = pack.boxes(index)
     if boxes is not None and len(boxes):
         ids = [] if labels is None else labels.tolist()
-        told = ", ".join(_class_name(pack, number) for number in ids[:SHOWN_BOXES])
+        told = ", ".join(class_name(pack, number) for number in ids[:_SHOWN_BOXES])
         nowhere = int(np.isnan(boxes).any(axis=1).sum())
         count = f"{len(boxes)}, {nowhere} of them with NaN" if nowhere else str(len(boxes))
         yield {"name": "boxes", "text": f"{count}: {told}"[:_SHOWN_TEXT] if told else count}
@@ -178,7 +154,7 @@ def _more(pack: opening.Pack, index: int, size: int) -> Iterator[dict[str, Any]]
         yield {"name": "metadata", "text": json.dumps(meta)[:_SHOWN_TEXT]}
     for name in levels.others(pack.fields):
         if name != IMAGE:
-            shown, error = _tried(functools.partial(_field, pack, name, index, size * DENSITY))
+            shown, error = _try(functools.partial(_field, pack, name, index, size * _DENSITY))
             if error is not None or shown is not None:
                 yield {"name": readable(name), **(shown or {"text": error})}
 
@@ -192,8 +168,8 @@ def _field(pack: opening.Pack, name: str, index: int, edge: int) -> dict[str, st
         if field.facts.height * field.facts.width > MAX_PIXELS:
             raise PackioError("too many pixels to decode")
         if field.kind == "mask":
-            return {"mask": _text_of(make_mask_thumbnail(field.data, edge, field.facts))}
-        return {"jpeg": _text_of(make_thumbnail(field.data, edge, field.facts))}
+            return {"mask": as_base64(make_mask_thumbnail(field.data, edge, field.facts))}
+        return {"jpeg": as_base64(make_thumbnail(field.data, edge, field.facts))}
     value = decode(field)
     if isinstance(value, str):
         return {"text": value[:_SHOWN_TEXT]}
@@ -204,8 +180,81 @@ def _field(pack: opening.Pack, name: str, index: int, edge: int) -> dict[str, st
     return {"text": f"{len(field.data):,} bytes"}
 
 
-def _classes(label: int | np.ndarray | None) -> list[int]:
-    if isinstance(label, np.ndarray):
-        positive: list[int] = np.flatnonzero(label > 0).tolist()
-        return positive
-    return [] if label is None else [label]
+def make_thumbnail(
+    data: bytes, edge: int, row: Row | Facts, boxes: np.ndarray | None = None
+) -> bytes:
+    """Make an upright JPEG of at most ``edge`` pixels a side; boxes are of the stored image."""
+    with _open(data, row) as image:
+        small: Image.Image = image
+        width, height = image.size
+        if image.mode[0] in "IF":
+            small = _from_array(np.asarray(image))
+        elif image.format != "JPEG" or not jpeg_header.has_dct(data):  # else thumbnail() decodes less
+            small = image.convert("RGB")
+        small.thumbnail((edge, edge))
+        small = small.convert("RGB")
+    if boxes is not None:
+        scale = np.array([small.width / width, small.height / height] * 2)
+        draw = ImageDraw.Draw(small)
+        for box in near_boxes(boxes[:_SHOWN_BOXES], width, height) * scale:
+            if not np.isnan(box).any():
+                draw.rectangle(tuple(box.tolist()), outline=_BOX_COLOUR, width=2)
+    return _encode(resizing.upright(small, max(row.orientation, 1)), "JPEG")
+
+
+def near_boxes(boxes: np.ndarray, width: int, height: int) -> np.ndarray:
+    """Boxes for drawing: (k, 4) float64, left, top, right and bottom in pixels; NaN stays NaN.
+
+    An edge that is far outside the image is moved to a place outside that is near: Pillow goes
+    through all pixels of an edge, and JSON has no infinity. Corners may be in any order.
+    """
+    corners = np.sort(np.asarray(boxes, np.float64).reshape(-1, 2, 2), axis=1).reshape(-1, 4)
+    size = np.array([width, height] * 2, np.float64)
+    near: np.ndarray = np.clip(corners, -size, 2 * size)
+    return near
+
+
+def make_pixels_thumbnail(pixels: np.ndarray, edge: int) -> bytes:
+    """Make a JPEG of (C, H, W) pixels of any type, of at most ``edge`` pixels a side."""
+    image = _from_array(pixels.transpose(1, 2, 0))
+    image.thumbnail((edge, edge))
+    return _encode(image, "JPEG")
+
+
+def make_mask_thumbnail(data: bytes, edge: int, facts: Facts) -> bytes:
+    """Make an upright PNG of a mask, of at most ``edge`` pixels a side.
+
+    Each class id has a colour of its own, as far as 8 bits allow; 0 is transparent.
+    """
+    with _open(data, facts) as image:
+        ids = np.asarray(image)
+    ids = ids[..., 0] if ids.ndim == 3 else ids
+    step = -(-max(ids.shape) // edge)
+    ids = ids[::step, ::step].astype(np.int64)
+    shown = np.where(ids == 0, 0, 255)
+    colours = np.stack([*(ids * prime % 256 for prime in (53, 151, 199)), shown], axis=-1)
+    small = Image.fromarray(colours.astype(np.uint8))
+    return _encode(resizing.upright(small, max(facts.orientation, 1)), "PNG")
+
+
+def _encode(image: Image.Image, encoding: str) -> bytes:
+    file = io.BytesIO()
+    image.save(file, encoding, **({"quality": _QUALITY} if encoding == "JPEG" else {}))
+    return file.getvalue()
+
+
+def _open(data: bytes, row: Row | Facts) -> Image.Image:
+    if row.encoding not in RAW:
+        return opened(data)
+    return _from_array(Decoder(mode="UNCHANGED")(data, row))
+
+
+def _from_array(pixels: np.ndarray) -> Image.Image:
+    """An image of (H, W) or (H, W, C) pixels; of more than 8 bits, the least becomes black."""
+    if pixels.ndim == 3:
+        pixels = pixels[..., :3] if pixels.shape[2] >= 3 else pixels[..., 0]
+    if pixels.dtype != np.uint8:
+        values = np.nan_to_num(np.asarray(pixels, np.float64))
+        low, high = float(values.min()), float(values.max())
+        pixels = ((values - low) * (255 / ((high - low) or 1))).astype(np.uint8)
+    return Image.fromarray(np.ascontiguousarray(pixels))

@@ -22,7 +22,7 @@ import numpy as np
 
 from packio.datasets.selection import selected
 from packio.errors import CannotCreateError, OptionError, PackioError
-from packio.inspecting.gallery.entries import entry_of, media_of, values_of
+from packio.inspecting.gallery.entries import make_entry, make_values, media_of
 from packio.inspecting.pages import make_page, readable
 from packio.packs import opening
 from packio.system import processors
@@ -46,14 +46,9 @@ class GalleryServer:
         size: int = 128,
         port: int = 0,
     ) -> None:
-        """Listen.
+        """Listen on a port of 127.0.0.1 (0: one that is free), as `write_contact_sheet` shows.
 
-        Args:
-            pack: An open pack; it stays open as long as the server is used.
-            classes: Names of classes to show; None shows all.
-            split: Name of the split to show; None shows all.
-            size: Longer edge of a thumbnail, pixels on the page.
-            port: Of 127.0.0.1; 0: one that is free.
+        The pack stays open as long as the server is used.
         """
         self._pack, self._size = pack, size
         self._classes = None if classes is None else tuple(classes)
@@ -81,7 +76,6 @@ class GalleryServer:
 
     @property
     def ended(self) -> bool:
-        """Whether `close` has been called."""
         return self._server.closing
 
     def stop(self) -> None:
@@ -89,29 +83,23 @@ class GalleryServer:
         self._server.shutdown()
 
     def __enter__(self) -> GalleryServer:
-        """Return the server."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop listening."""
         self.close()
 
     def page(self) -> bytes:
         """The page, which asks for all else."""
         count = len(self._samples)
         said = "1 sample" if count == 1 else f"{count:,} samples"
-        values = values_of(self._pack, said, self._size, counts=self._counts(), samples=None)
+        values = make_values(self._pack, said, self._size, counts=self._counts(), samples=None)
         return make_page(Path(__file__).parent, values, served=True).encode()
 
     def samples(self, asked: dict[str, str]) -> dict[str, Any]:
-        """Some samples: one by its index, or a part of those that a filter leaves.
+        """Some samples, and how many there are in all.
 
-        Args:
-            asked: ``index``; or ``class`` and ``split`` (numbers, or empty), ``q`` (a part of the
-                key), ``first`` and ``count``.
-
-        Returns:
-            ``total``, how many there are, and ``samples``, what the page shows of each.
+        Asked is for ``index``; or ``class`` and ``split`` (numbers, or empty), ``q`` (a part of the
+        key), ``first`` and ``count``.
         """
         if "index" in asked:
             index = self._index(asked)
@@ -141,8 +129,7 @@ class GalleryServer:
         return index
 
     def _entries(self, indices: list[int]) -> list[dict[str, Any]]:
-        made = [self._pool.submit(entry_of, self._pack, i, self._size) for i in indices]
-        return [future.result() for future in made]
+        return list(self._pool.map(lambda i: make_entry(self._pack, i, self._size), indices))
 
     def _find(self, one: str, split: str, text: str) -> np.ndarray:
         """Positions of the samples of a class and split whose key has a text: (n,) int64."""
@@ -151,9 +138,9 @@ class GalleryServer:
         if one:
             name = _named(pack.classes, one, "class")
             classes = (name,) if classes is None or name in classes else ()
-        names, wanted = pack.metadata.get("splits", []), self._split
+        wanted = self._split
         if split:
-            chosen = _named(names, split, "split")
+            chosen = _named(pack.metadata.get("splits", []), split, "split")
             if wanted not in (None, chosen):
                 return np.zeros(0, np.int64)
             wanted = chosen
@@ -198,10 +185,7 @@ class _Server(ThreadingHTTPServer):
     closing = False
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of clients that have left, and nothing once the server ends.
-
-        `_Handler` answers with the errors of the pack, so an OSError is of the client's socket.
-        """
+        # `_Handler` answers with the errors of the pack: an OSError is of a client that has left
         if not self.closing and not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 

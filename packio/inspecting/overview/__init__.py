@@ -14,30 +14,17 @@ import numpy as np
 
 from packio.inspecting.info import describe
 from packio.inspecting.pages import check_place, make_page, readable, write_page
-from packio.inspecting.pages.charts import Histogram, Row, Scale, Tick, brief, histogram
+from packio.inspecting.pages.charts import Bar, make_histogram
 from packio.packs.opening import Pack
 
-_BARS = 40  # classes with a bar each; of more classes, the largest and the smallest have one
-_ENDS = 10  # of each of them
-_LISTED = 20_000  # classes in a page, at most: the largest
-_ROOM = 1.05  # of an axis beyond the longest bar
+_BARS = 40  # classes with a bar each, at most: the largest; a list has all,
+_LISTED = 20_000  # or so many
 _SIZES = 8  # of images: the most frequent are listed,
 _FREQUENT = 0.01  # if so large a share of the images has them
-# Aspect ratios that an axis may name, the best first
-RATIOS = {
-    1.0: "1:1", 3 / 2: "3:2", 2 / 3: "2:3", 4 / 3: "4:3", 3 / 4: "3:4", 2.0: "2:1", 1 / 2: "1:2",
-    3.0: "3:1", 1 / 3: "1:3", 4.0: "4:1", 1 / 4: "1:4", 8.0: "8:1", 1 / 8: "1:8", 16.0: "16:1",
-    1 / 16: "1:16",
-}  # fmt: skip
 
 
 def write_overview(pack: Pack, out: str | os.PathLike[str]) -> None:
-    """Write an overview of a pack.
-
-    Args:
-        pack: An open pack.
-        out: The HTML file; an earlier one is replaced.
-    """
+    """Write an overview of a pack into an HTML file; an earlier one is replaced."""
     path = Path(out)
     check_place(path)
     summary = describe(pack)
@@ -45,26 +32,12 @@ def write_overview(pack: Pack, out: str | os.PathLike[str]) -> None:
         "title": readable(pack.path.resolve().name), "facts": list(_facts(summary)),
         **_of_classes(summary), **_of_images(pack),
     }  # fmt: skip
-    write_page(path, make_page(Path(__file__).parent, values).encode())
-
-
-def shapes(pack: Pack) -> np.ndarray:
-    """Widths and heights of all images as Exif turns them: (n, 2) int64; those of no size are left.
-
-    Args:
-        pack: An open pack.
-    """
-    columns = ("image/width", "image/height", "image/orientation")
-    width, height, orientation = (pack.index_file.column(name).array() for name in columns)
-    sizes = np.stack([width, height], axis=1).astype(np.int64)
-    sizes[orientation >= 5] = sizes[orientation >= 5, ::-1]
-    return sizes[(sizes > 0).all(axis=1)]
+    write_page(path, make_page(Path(__file__).parent, values))
 
 
 def _facts(summary: dict[str, Any]) -> Iterator[str]:
-    """What is said of the pack as a whole."""
     yield _counted(summary["samples"], "sample")
-    yield f"{as_bytes(summary['bytes'])} of images"
+    yield f"{_say_bytes(summary['bytes'])} of images"
     yield f"format {summary['format']}"
     for name, count in summary["encodings"].items():
         yield f"{count:,} {name}"
@@ -77,38 +50,25 @@ def _of_classes(summary: dict[str, Any]) -> dict[str, Any]:
     """The chart of classes, and what is said of them."""
     labels, names = summary["labels"], summary["classes"]["names"]
     counts = np.asarray(labels["counts"] if labels else [], np.int64)
-    order = np.argsort(-counts, kind="stable")
-    parts = {"": order}
-    if is_many := len(order) > _BARS:
-        some = order[counts[order] > 0]
-        parts = {"The largest": some[:_ENDS], "The smallest with a sample": some[-_ENDS:]}
+    order = np.argsort(-counts, kind="stable")[:_LISTED]
+    told = [readable(names[i]) if i < len(names) else str(i) for i in order.tolist()]
+    bars = _make_bars(told, counts[order], summary["samples"])
     sizes = counts[counts > 0]
-    scale = _scale(counts)
-
-    def rows(classes: np.ndarray) -> list[Row]:
-        told = [readable(names[i]) if i < len(names) else str(i) for i in classes.tolist()]
-        return _rows(told, counts[classes], scale, summary["samples"])
-
+    is_many = len(bars) > _BARS
     return {
         "classes": _said_of_classes(counts, labels),
-        "parts": [(title, rows(classes)) for title, classes in parts.items()],
-        "class_ticks": scale.ticks(brief, 4),
-        "class_sizes": histogram("Sizes of classes", "samples of a class", sizes, brief)
+        "bars": bars[:_BARS],
+        "class_sizes": make_histogram("Sizes of classes", "samples of a class", sizes, _say_count)
         if is_many and len(sizes) else None,
-        "listed": rows(order[:_LISTED]) if is_many else [],
-        "are_all": len(order) <= _LISTED,
+        "listed": bars if is_many else [],
+        "are_all": len(counts) <= _LISTED,
     }  # fmt: skip
 
 
-def _scale(counts: np.ndarray) -> Scale:
-    """Of bars of counts."""
-    return Scale(0, _ROOM * max(1, int(counts.max(initial=0))))
-
-
-def _rows(names: list[str], counts: np.ndarray, scale: Scale, total: int) -> list[Row]:
-    """A bar for each name."""
+def _make_bars(names: list[str], counts: np.ndarray, total: int) -> list[Bar]:
+    most = int(counts.max(initial=1))
     return [
-        Row(name, scale.at(count), f"{count:,} · {count / max(total, 1):.1%}")
+        Bar(name, round(100 * count / most, 3), f"{count:,} · {count / max(total, 1):.1%}")
         for name, count in zip(names, counts.tolist(), strict=True)
     ]
 
@@ -130,36 +90,37 @@ def _said_of_classes(counts: np.ndarray, labels: dict[str, Any] | None) -> list[
 
 def _of_images(pack: Pack) -> dict[str, Any]:
     """The histograms, the most frequent sizes, and what is said of shapes."""
-    sizes = shapes(pack)
-    lengths = pack.index_file.column("image/length").array()
-    lengths = lengths[lengths > 0]
-    charts = list[Histogram]()
+    columns = ("width", "height", "orientation", "length")
+    width, height, turn, lengths = (pack.index_file.column(f"image/{n}").array() for n in columns)
+    sizes = np.stack([width, height], axis=1).astype(np.int64)
+    sizes[turn >= 5] = sizes[turn >= 5, ::-1]  # as Exif turns them
+    sizes, lengths = sizes[(sizes > 0).all(axis=1)], lengths[lengths > 0]
+    charts = []
     if len(sizes):
-        for name, values in (("Width", sizes[:, 0]), ("Height", sizes[:, 1])):
-            charts.append(
-                histogram(name, "pixels, as Exif turns the images", values, lambda v: f"{v:,.10g}")
-            )
-        ratio = sizes[:, 0] / sizes[:, 1]
-        charts.append(histogram("Aspect ratio", "width : height", ratio, _as_ratio, list(RATIOS)))
+        label = "pixels, as Exif turns the images"
+        charts = [
+            make_histogram("Width", label, sizes[:, 0], _say_count),
+            make_histogram("Height", label, sizes[:, 1], _say_count),
+            make_histogram("Aspect ratio", "width : height", sizes[:, 0] / sizes[:, 1], _say_ratio,
+                           are_ratios=True),
+        ]  # fmt: skip
     if len(lengths):
-        charts.append(histogram("Bytes", "of an image, encoded", lengths, as_bytes))
-    frequent, ticks = _frequent(sizes)
+        charts.append(make_histogram("Bytes", "of an image, encoded", lengths, _say_bytes))
     return {
-        "charts": charts, "frequent": frequent, "size_ticks": ticks,
+        "charts": charts, "frequent": _frequent(sizes),
         "shapes": _shapes_said(sizes), "unknown": len(pack) - len(sizes),
     }  # fmt: skip
 
 
-def _frequent(sizes: np.ndarray) -> tuple[list[Row], list[Tick]]:
-    """The most frequent sizes, and the ticks of their axis."""
+def _frequent(sizes: np.ndarray) -> list[Bar]:
+    """The most frequent sizes."""
     # One number each: rows are compared much more slowly
     both, counts = np.unique(sizes[:, 0] << 32 | sizes[:, 1], return_counts=True)
     order = np.argsort(-counts, kind="stable")[:_SIZES]
     order = order[counts[order] >= _FREQUENT * len(sizes)]
     found = ((size >> 32, size & 0xFFFFFFFF) for size in both[order].tolist())
     names = [f"{width:,}\N{MULTIPLICATION SIGN}{height:,}" for width, height in found]
-    scale = _scale(counts)
-    return _rows(names, counts[order], scale, len(sizes)), scale.ticks(brief, 4)
+    return _make_bars(names, counts[order], len(sizes))
 
 
 def _shapes_said(sizes: np.ndarray) -> str:
@@ -168,20 +129,20 @@ def _shapes_said(sizes: np.ndarray) -> str:
     return ", ".join(f"{count / len(sizes):.1%} {name}" for name, count in parts if count)
 
 
-def as_bytes(count: float) -> str:
-    """Say a number of bytes in few characters: 512 B, 52.3 kB, 2 MB.
+def _say_count(value: float) -> str:
+    return f"{value:,.10g}"
 
-    >>> as_bytes(512), as_bytes(52_345), as_bytes(2_000_000)
-    ('512 B', '52.3 kB', '2 MB')
-    """
+
+def _say_bytes(count: float) -> str:
+    """A number of bytes in few characters: 512 B, 52.3 kB, 2 MB."""
     if count < 1000:
         return f"{count:g} B"
     unit, name = next((u, n) for u, n in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if count >= u)
     return f"{count / unit:,.1f}".removesuffix(".0") + f" {name}"
 
 
-def _as_ratio(value: float) -> str:
-    return RATIOS.get(value, f"{value:.3g}")
+def _say_ratio(value: float) -> str:
+    return f"{value:.3g}:1" if value >= 1 else f"1:{1 / value:.3g}"
 
 
 def _counted(number: int, noun: str) -> str:

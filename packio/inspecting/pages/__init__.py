@@ -1,8 +1,8 @@
 """HTML pages that need no other file: ``page.html`` with its style, its script and its data.
 
-This folder has what pages share, for ``{% include %}``: ``head.html`` (title: ``heading``) and
-``colours.css`` of all pages; ``foot.html``, ``tiles.css`` and ``tiles.js`` of pages that show
-samples as tiles, which enlarge.
+Each ``page.html`` fills the blocks of ``base.html`` in this folder, which also has ``colours.css``
+of all pages, ``tiles.css`` and ``tiles.js`` of pages that show samples as tiles, which enlarge, and
+``charts.html`` and ``charts.css``.
 
 A Content Security Policy allows the page's own style and script, by their digests, and no request.
 Every value is shown as text, never as markup.
@@ -12,25 +12,28 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import time
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jinja2
 
 from packio.errors import CannotCreateError, OutputError, OutputExistsError
-from packio.system import files
+from packio.system import files, processors
+from packio.system.pools import ThreadPool
+from packio.system.progress import Progress, ProgressCallback
 
 _SHARED = Path(__file__).parent
-_START = b"<!doctype html>"  # as page.html
+_START = b"<!doctype html>"  # as base.html
+_T = TypeVar("_T")
 
 
 def make_page(folder: Path, values: dict[str, Any], *, served: bool = False) -> str:
     """Make a page of the templates in a folder: page.html, page.css and perhaps page.js.
 
-    Args:
-        folder: The folder.
-        values: Name → value, for all templates. Numbers, text, lists, and functions.
-        served: The page may ask the server that it came from.
+    A page that is served may ask the server that it came from.
     """
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader([folder, _SHARED]),
@@ -46,9 +49,30 @@ def make_page(folder: Path, values: dict[str, Any], *, served: bool = False) -> 
         f"{'connect-src self; img-src self' if served else 'img-src'} data:; "
         f"style-src '{_digest(style)}'; script-src '{_digest(text)}'"
     ).replace(" self", " 'self'")
-    icon = base64.b64encode((_SHARED / "icon.svg").read_bytes()).decode()
+    icon = as_base64((_SHARED / "icon.svg").read_bytes())
     page = templates.get_template("page.html")
     return page.render({**values, "policy": policy, "style": style, "script": text, "icon": icon})
+
+
+def make_entries(
+    make: Callable[[_T], dict[str, Any]], items: Sequence[_T],
+    progress: ProgressCallback | None, total_bytes: int = 0,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Make an entry of each item, in threads; an entry has "bytes", and "error", perhaps None."""
+    began, read, bad = time.monotonic(), 0, 0
+    entries = list[dict[str, Any]]()
+    with (
+        warnings.catch_warnings(),
+        ThreadPool(min(8, processors.usable()), "packio-page") as pool,
+    ):
+        warnings.simplefilter("ignore")  # Pillow's, of large images and odd metadata
+        for entry in pool.map(make, items):
+            entries.append(entry)
+            read, bad, done = read + entry["bytes"], bad + bool(entry["error"]), len(entries)
+            if progress is not None and (done % 16 == 0 or done == len(items)):
+                seconds = time.monotonic() - began
+                progress(Progress(done, len(items), read, total_bytes, bad, seconds, "decoding"))
+    return entries
 
 
 def check_place(path: Path) -> None:
@@ -67,21 +91,19 @@ def check_place(path: Path) -> None:
         raise OutputExistsError(f"{path}: is there, and no HTML page; choose another name")
 
 
-def write_page(path: Path, text: bytes) -> None:
-    """Write a page; it appears when it is complete."""
+def write_page(path: Path, text: str) -> int:
+    """Write a page, which appears when it is complete; return its bytes."""
+    data = text.encode()
     try:
         with files.replacing(path) as file:
-            file.write(text)
+            file.write(data)
     except OSError as error:
         raise OutputError(f"{path}: {error.strerror}") from error
+    return len(data)
 
 
 def readable(name: bytes | str) -> str:
-    """Text of a key or a name; bytes that are not UTF-8 become escapes, in any locale.
-
-    Args:
-        name: Bytes, or surrogate-escaped text.
-    """
+    """Text of bytes or surrogate-escaped text; what is not UTF-8 becomes escapes, in any locale."""
     if isinstance(name, bytes):
         return name.decode("utf-8", "backslashreplace")
     try:
@@ -91,5 +113,9 @@ def readable(name: bytes | str) -> str:
     return data.decode("utf-8", "backslashreplace")
 
 
+def as_base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
 def _digest(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return "sha256-" + as_base64(hashlib.sha256(text.encode()).digest())

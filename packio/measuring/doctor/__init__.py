@@ -23,7 +23,7 @@ import torch
 
 from packio.errors import OptionError
 from packio.inspecting.pages import make_page
-from packio.inspecting.pages.charts import Row, Scale
+from packio.inspecting.pages.charts import Bar
 from packio.measuring.doctor import findings, report
 from packio.measuring.doctor.examination import Examination
 from packio.measuring.doctor.findings import Finding
@@ -141,14 +141,18 @@ class Diagnosis:
         measured = self.measured
         shares = sorted(findings.shares(measured).items(), key=lambda part: -part[1])
         trials = sorted(measured.trials, key=lambda trial: -trial.factor.median)
-        whole, factors = Scale(0, 100), report.scale(trials)
+        fastest = max([1.0, *(trial.factor.median for trial in trials)])
+        bars = [Bar("the loop as it is", 100 / fastest, f"{report.TIMES}1", "none")]
+        bars += [
+            Bar(trial.change, 100 * trial.factor.median / fastest, report.tried(trial),
+                "gain" if trial.is_gain else "none")
+            for trial in trials
+        ]  # fmt: skip
         return make_page(Path(__file__).parent, {
             "verdict": self.verdict, "origin": report.origin(measured, command),
-            "shares": [Row(kind.value, 100 * share, f"{share:.0%}", _COLOURS.get(kind, "data"))
+            "shares": [Bar(kind.value, 100 * share, f"{share:.0%}", _COLOURS.get(kind, "data"))
                        for kind, share in shares if share >= _LEAST_DRAWN],
-            "share_ticks": whole.ticks(lambda percent: f"{percent:.0f}%"),
             "remedies": self.remedies, "gain": report.gain, "remark": report.remark,
-            "trials": trials, "tried": report.tried, "factors": factors,
-            "factor_ticks": factors.ticks(lambda f: f"{report.TIMES}{f:g}", are_whole=False),
+            "trials": bars if trials else [],
             "evidence": [row for row in report.evidence(measured) if row[0] != "machine"],
         })  # fmt: skip

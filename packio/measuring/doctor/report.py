@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from packio.inspecting.pages.charts import Scale
 from packio.measuring.doctor import findings
 from packio.measuring.doctor.findings import Finding
 from packio.measuring.doctor.measured import Cause, Measurements, Spread, Stages, Trial
@@ -84,15 +83,9 @@ def gain(trial: Trial) -> str:
 
 
 def tried(trial: Trial) -> str:
-    """Say the median factor of a trial, and what it rests on if not on rounds in turns."""
+    """Say the factor of a trial, and what it rests on if not on rounds in turns."""
     rests = "" if trial.rounds else " estimated" if trial.assumption else " at first look"
-    return f"{TIMES}{trial.factor.median:.2f}{rests}"
-
-
-def scale(trials: list[Trial]) -> Scale:
-    """The axis of the factors of trials; the loop as it is (1) is on it."""
-    low = min([0.8, *(0.95 * trial.factor.low for trial in trials)])
-    return Scale(low, max([1.25, *(1.05 * trial.factor.high for trial in trials)]))
+    return gain(trial) + rests
 
 
 def origin(measured: Measurements, command: str) -> list[tuple[str, str]]:

@@ -33,8 +33,7 @@ class Choice:
     Attributes:
         include, exclude: Patterns of keys, as ``*.jpg`` or ``cats/*``; ``*`` also matches slashes.
         dedupe: "report": warn about samples with the same bytes; "drop": keep the first of them.
-            "near": keep the first of images that look alike, too, which decodes all images; needs
-            ``pip install 'packio[duplicates]'``.
+            "near": keep the first of images that look alike, too, which decodes all images.
         shuffle: Seed of the order; None keeps the order of the source.
         limit: Take this many samples from the beginning.
         split: Share of each named split, as {"train": 0.9, "val": 0.1}, exact in each class. So a

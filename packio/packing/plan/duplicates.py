@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import os
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from packio.errors import DecodeError
 from packio.images import encodings, perceptual
+from packio.images.decoders import Decoder
+from packio.images.frames import oriented
+from packio.sample.facts import Facts
+from packio.sample.record import Field
 from packio.sources import Listing
 from packio.system import processors
 from packio.system.files import check_of_file
 from packio.system.pools import ThreadPool
 
 _THREADS = 8  # they wait for the disk
-_CHUNK = 256  # samples that a thread reads in one go
+_CHUNK = 128  # samples that a thread reads in one go
 _SHOWN = 3  # pairs in the warning
+_T = TypeVar("_T")
 
 
 def deduplicated(listing: Listing, *, drop: bool) -> Listing:
@@ -30,23 +36,16 @@ def deduplicated(listing: Listing, *, drop: bool) -> Listing:
     same[1:] = sizes[1:] == sizes[:-1]
     same[:-1] |= sizes[:-1] == sizes[1:]
     suspects = np.sort(order[same]).tolist()
+    read = functools.partial(_read_each, listing, _digest)
+    digests = map_chunks(read, suspects, _THREADS)
     first: dict[bytes, int] = {}
-    twins = [(i, first[d]) for i, d in _digests(listing, suspects) if first.setdefault(d, i) != i]
-    if not twins:
-        return listing
-    shown = ", ".join(f"{listing.keys[i]!a} = {listing.keys[j]!a}" for i, j in twins[:_SHOWN])
-    differ = sum(listing.labels is not None and not _alike(listing, i, j) for i, j in twins)
-    what = "left out" if drop else "kept; leave them out with --dedupe drop"
-    warning = (
-        f"samples with the bytes of an earlier one: {len(twins)}{_other(differ)}, {what}: {shown}"
-    )
-    listing = dataclasses.replace(listing, warnings=[*listing.warnings, warning])
-    if not drop:
-        return listing
-    gone = {i for i, _ in twins}
-    dropped = [(listing.keys[i], f"the same bytes as {listing.keys[j]!a}") for i, j in twins]
-    kept = listing.take([i for i in range(len(listing.keys)) if i not in gone])
-    return dataclasses.replace(kept, dropped=[*listing.dropped, *dropped])
+    twins = [
+        (i, first[digest])
+        for i, digest in zip(suspects, digests, strict=True)
+        if digest is not None and first.setdefault(digest, i) != i
+    ]
+    what = "samples with the bytes of an earlier one"
+    return _leave_out(listing, twins, what, ("=", "the same bytes as"), drop=drop)
 
 
 def without_near(listing: Listing) -> Listing:
@@ -54,40 +53,45 @@ def without_near(listing: Listing) -> Listing:
 
     See `packio.images.perceptual`. An image that cannot be decoded stays: packing it says why.
     """
-    found = grouped(_hashes(listing), perceptual.THRESHOLD)
-    if not found:
+    work = functools.partial(_hash, Decoder("auto", "RGB"))
+    read = functools.partial(_read_each, listing, work)
+    hashes = list(map_chunks(read, range(len(listing.keys)), processors.usable()))
+    twins = [(twin.position, twin.of) for twin in grouped(hashes, perceptual.THRESHOLD)]
+    what = "images that look like an earlier one"
+    return _leave_out(listing, twins, what, ("~", "looks like"), drop=True)
+
+
+def _leave_out(
+    listing: Listing, twins: list[tuple[int, int]], what: str, like: tuple[str, str], *, drop: bool
+) -> Listing:
+    if not twins:
         return listing
-    twins = [(twin.position, twin.of) for twin in found]
-    shown = ", ".join(f"{listing.keys[i]!a} ~ {listing.keys[j]!a}" for i, j in twins[:_SHOWN])
-    differ = sum(listing.labels is not None and not _alike(listing, i, j) for i, j in twins)
-    warning = (
-        f"images that look like an earlier one: {len(twins)}{_other(differ)}, left out: {shown}"
+    shown = ", ".join(
+        f"{listing.keys[i]!a} {like[0]} {listing.keys[j]!a}" for i, j in twins[:_SHOWN]
     )
+    differ = sum(
+        listing.labels is not None
+        and not np.array_equal(np.asarray(listing.label(i)), np.asarray(listing.label(j)))
+        for i, j in twins
+    )
+    others = f" ({differ} of them with another label)" if differ else ""
+    done = "left out" if drop else "kept; leave them out with --dedupe drop"
+    warning = f"{what}: {len(twins)}{others}, {done}: {shown}"
+    listing = dataclasses.replace(listing, warnings=[*listing.warnings, warning])
+    if not drop:
+        return listing
     gone = {i for i, _ in twins}
-    dropped = [(listing.keys[i], f"looks like {listing.keys[j]!a}") for i, j in twins]
+    dropped = [(listing.keys[i], f"{like[1]} {listing.keys[j]!a}") for i, j in twins]
     kept = listing.take([i for i in range(len(listing.keys)) if i not in gone])
-    return dataclasses.replace(
-        kept, dropped=[*listing.dropped, *dropped], warnings=[*listing.warnings, warning]
-    )
-
-
-def _other(count: int) -> str:
-    """Say how many of the images have another label than the earlier one has."""
-    return f" ({count} of them with another label)" if count else ""
+    return dataclasses.replace(kept, dropped=[*listing.dropped, *dropped])
 
 
 class Twin(NamedTuple):
-    """An image that looks like an earlier one.
-
-    Attributes:
-        position: Of the image.
-        of: Position of the earlier one, which is no twin itself.
-        distance: Bits in which their hashes differ.
-    """
+    """An image that looks like an earlier one, which is no twin itself."""
 
     position: int
     of: int
-    distance: int
+    distance: int  # bits in which their hashes differ
 
 
 def grouped(hashes: Sequence[int | None], threshold: int) -> list[Twin]:
@@ -100,64 +104,50 @@ def grouped(hashes: Sequence[int | None], threshold: int) -> list[Twin]:
     values = np.array([hashes[i] for i in positions], np.uint64)
     different, firsts, groups = np.unique(values, return_index=True, return_inverse=True)
     order = np.argsort(firsts)  # hashes in the order of their first images
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    first, second, bits = perceptual.near(different[order], threshold)
-    of = np.arange(len(order))
-    distance = np.zeros(len(order), np.int64)
-    sort = np.lexsort((first, second))
-    for a, b, n in zip(first[sort].tolist(), second[sort].tolist(), bits[sort].tolist(),
-                       strict=True):  # fmt: skip
+    pairs = perceptual.near(different[order], threshold)
+    of, distance = list(range(len(order))), [0] * len(order)
+    for a, b, bits in zip(*(column.tolist() for column in pairs), strict=True):
         if of[a] == a and of[b] == b:
-            of[b], distance[b] = a, n
+            of[b], distance[b] = a, bits
     twins = []
-    for i, group in zip(positions, rank[groups.reshape(-1)].tolist(), strict=True):
+    for i, group in zip(positions, np.argsort(order)[groups.reshape(-1)].tolist(), strict=True):
         kept = positions[int(firsts[order[of[group]]])]
         if kept != i:
-            twins.append(Twin(i, kept, int(distance[group])))
+            twins.append(Twin(i, kept, distance[group]))
     return twins
 
 
-def _hashes(listing: Listing) -> list[int | None]:
-    """The hash of each image that can be decoded."""
-    hasher = perceptual.Hasher()
-
-    def hashes(start: int) -> list[int | None]:
-        found: list[int | None] = []
-        with listing.opened() as read:
-            for i in range(start, min(start + _CHUNK, len(listing.keys))):
-                try:
-                    image = read(i).image
-                    found.append(
-                        hasher(image.data, image.facts or encodings.read_facts(image.data))
-                    )
-                except (OSError, DecodeError) as error:
-                    check_of_file(error, os.fsdecode(listing.keys[i]))
-                    found.append(None)
-        return found
-
-    with ThreadPool(processors.usable(), "packio-dedupe") as pool:
-        chunks = pool.map(hashes, range(0, len(listing.keys), _CHUNK))
-        return [found for chunk in chunks for found in chunk]
+def map_chunks(
+    read: Callable[[Sequence[int]], Iterable[_T]], positions: Sequence[int], threads: int
+) -> Iterator[_T]:
+    """What a function returns of positions, in their order; threads ask for some at a time."""
+    chunks = [positions[i : i + _CHUNK] for i in range(0, len(positions), _CHUNK)]
+    with ThreadPool(threads, "packio-duplicates") as pool:
+        for values in pool.map(lambda chunk: list(read(chunk)), chunks):
+            yield from values
 
 
-def _alike(listing: Listing, i: int, j: int) -> bool:
-    return bool(np.array_equal(np.asarray(listing.label(i)), np.asarray(listing.label(j))))
+def hash_image(decoder: Decoder, data: bytes, facts: Facts) -> int:
+    return perceptual.hash_pixels(oriented(decoder(data, facts), facts.orientation))
 
 
-def _digests(listing: Listing, positions: list[int]) -> list[tuple[int, bytes]]:
-    """Position and digest of each sample that can be read, in order."""
+def _hash(decoder: Decoder, image: Field) -> int:
+    facts = image.facts or encodings.read_facts(image.data)
+    return hash_image(decoder, image.data, facts)
 
-    def digests(start: int) -> list[tuple[int, bytes]]:
-        found = []
-        with listing.opened() as read:
-            for i in positions[start : start + _CHUNK]:
-                try:
-                    found.append((i, hashlib.blake2b(read(i).image.data, digest_size=16).digest()))
-                except (OSError, DecodeError) as error:
-                    check_of_file(error, os.fsdecode(listing.keys[i]))
-                    continue  # packing it will say why
-        return found
 
-    with ThreadPool(_THREADS, "packio-dedupe") as pool:
-        return [d for chunk in pool.map(digests, range(0, len(positions), _CHUNK)) for d in chunk]
+def _digest(image: Field) -> bytes:
+    return hashlib.blake2b(image.data, digest_size=16).digest()
+
+
+def _read_each(
+    listing: Listing, work: Callable[[Field], _T], positions: Sequence[int]
+) -> Iterator[_T | None]:
+    """The work done on each image; None of an image that is bad: packing it will say why."""
+    with listing.opened() as read:
+        for i in positions:
+            try:
+                yield work(read(i).image)
+            except (OSError, DecodeError) as error:
+                check_of_file(error, os.fsdecode(listing.keys[i]))
+                yield None

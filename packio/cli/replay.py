@@ -115,9 +115,9 @@ def run(
 
     No log is needed: order, crops and flips follow from seeds, epoch and position. The checkpoint
     is what you saved with torch.save around loader.state_dict(), alone or beside the model; packio
-    reads its numbers and unpickles nothing. A state of packio.Loader says everything. A state of a
-    sampler says the order; then give --batch-size, --seed and --crop. To leave bad steps out:
-    packio.Loader(…, skip=[(epoch, first, last)]).
+    reads tensors and plain values, and unpickles nothing. A state of packio.Loader says everything.
+    A state of a sampler says the order; then give --batch-size, --seed and --crop. To leave bad
+    steps out: packio.Loader(…, skip=[(epoch, first, last)]).
 
     Example: packio replay train.lmdb --state checkpoint.pt --steps 1200-1210 --html spike.html
 

@@ -173,16 +173,11 @@ class TorchFile:
         self._members = members(file.descriptor, file.path)
         self._big_endian = "byteorder" in self._members and self._member("byteorder") == b"big"
 
-    def load(self, *, lenient: bool = False) -> Any:
-        """Read what was saved: plain values, bytes or a `ByteSpan`, `Tensor` and `Opaque`.
-
-        Args:
-            lenient: Let a value of any other class be `Opaque`, as checkpoints have them; without
-                it, they are refused.
-        """
-        data, names = self._member("data.pkl"), _LENIENT if lenient else _NAMES
+    def load(self) -> Any:
+        """Read what was saved: plain values, bytes or a `ByteSpan`, `Tensor` and `Opaque`."""
+        data = self._member("data.pkl")
         try:
-            return pickles.read(data, most_steps=len(data), names=names)
+            return pickles.read(data, most_steps=len(data), names=_NAMES)
         except pickles.RefusedError as error:
             raise NotAPackError(
                 f"{self._path}: packio refuses all but tensors and plain values: {error}"
@@ -337,13 +332,4 @@ def _may_have_state(value: Any) -> bool:
     return isinstance(value, (dict, Opaque, Tensor))
 
 
-def _find_any(name: str) -> Callable[..., Any]:
-    if name == "collections.defaultdict":
-        return lambda *_: {}
-    if name == "collections.Counter":  # its keys may be anything
-        return functools.partial(_opaque, name)
-    return _find(name) or functools.partial(_opaque, name)
-
-
 _NAMES = pickles.Names(_find, _persistent, _may_have_state)
-_LENIENT = pickles.Names(_find_any, _persistent, lambda _: True, Opaque)

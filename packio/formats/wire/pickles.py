@@ -4,8 +4,7 @@ A pickle is a program for a stack machine: one byte of opcode, then its argument
 opcode. This module carries out the opcodes that make None, bool, int, float, str, bytes, tuple,
 list and dict, in the protocols 2 to 5, and the opcodes that store a value and fetch it again.
 A pickle that names a class or a function is refused, unless the caller gives a meaning to that
-name. PyTorch files need this; see `packio.formats.pth.archive`. A caller who looks for plain values
-in a pickle of anything may have all other values passed over (`Names.passed`).
+name. PyTorch files need this; see `packio.formats.pth.archive`.
 
 Bytes are not copied: the result has their range (`ByteSpan`) in the pickle. The number of opcodes
 is limited, and each opcode makes at most one value, so a small pickle cannot fill the memory.
@@ -58,8 +57,6 @@ class Names(NamedTuple):
     find: Callable[[str], Callable[..., Any] | None]  # name → its `Name.call`; None: refused
     persistent: Callable[[Any], Any]  # persistent id → value
     build: Callable[[Any], bool]  # whether the state of a value may be ignored
-    # Stands for a value that is none of the plain ones, by its name; None: such a value is refused.
-    passed: Callable[[str], Any] | None = None
 
 
 class _Mark:
@@ -80,7 +77,7 @@ def read(data: bytes, *, most_steps: int = _MOST_STEPS, names: Names | None = No
     Args:
         names: The classes and functions that the pickle may name; None refuses all names.
     """
-    machine = _Machine(data) if names is None else _of(names)(data, names)
+    machine = _Machine(data) if names is None else _NamingMachine(data, names)
     try:
         for step, (opcode, argument, at) in enumerate(pickletools.genops(data)):
             if step >= most_steps:
@@ -171,13 +168,12 @@ class _Machine:
         if type(into) is not dict or len(items) % 2:
             raise Malformed(f"a pickle that sets the items of no dict, at byte {self.at}")
         for key, value in zip(items[::2], items[1::2], strict=True):
-            self.set_item(into, key, value)
-
-    def set_item(self, into: dict[Any, Any], key: Any, value: Any) -> None:
-        if not self._is_hashable(key):
-            raise Malformed(f"a pickle with a key of type {type(key).__name__}, at byte {self.at}")
-        is_bytes = isinstance(key, ByteSpan)
-        into[self._data[key.start : key.stop] if is_bytes else key] = value
+            if not self._is_hashable(key):
+                raise Malformed(
+                    f"a pickle with a key of type {type(key).__name__}, at byte {self.at}"
+                )
+            is_bytes = isinstance(key, ByteSpan)
+            into[self._data[key.start : key.stop] if is_bytes else key] = value
 
     @staticmethod
     def _is_hashable(key: Any) -> bool:
@@ -223,56 +219,6 @@ class _NamingMachine(_Machine):
         self.stack.append(self._names.persistent(self.pop()))
 
 
-class _PassingMachine(_NamingMachine):
-    """A machine that passes over all values but the plain ones, and what is done with them."""
-
-    def __init__(self, data: bytes, names: Names) -> None:
-        super().__init__(data, names)
-        self.actions = _PASSING
-
-    def passed(self, name: str) -> None:
-        assert self._names.passed is not None  # noqa: S101 (else there is no such machine)
-        self.stack.append(self._names.passed(name))
-
-    def long(self, number: int) -> None:
-        if number.bit_length() // 8 < _LONGEST_INT:
-            super().long(number)
-        else:
-            self.passed("builtins.int")
-
-    def call(self, arguments: Any, name: Any) -> None:
-        if type(name) is Name:
-            super().call(arguments, name)
-        else:  # what an earlier call has made
-            self.passed("builtins.object")
-
-    def call_with_names(self) -> None:
-        _, _, name = self.pop(), self.pop(), self.pop()
-        self.passed(name.name if type(name) is Name else "builtins.object")
-
-    def drop(self, items: object, name: str | None = None) -> None:
-        """Pass over items; and, with a name, over the value that has them."""
-        del items
-        if name is not None:
-            self.passed(name)
-
-    def extend(self, items: list[Any]) -> None:
-        if type(self.top()) is list:
-            super().extend(items)
-
-    def update(self, items: list[Any]) -> None:
-        if type(self.top()) is dict:
-            super().update(items)
-
-    def set_item(self, into: dict[Any, Any], key: Any, value: Any) -> None:
-        if self._is_hashable(key):
-            super().set_item(into, key, value)
-
-
-def _of(names: Names) -> type[_NamingMachine]:
-    return _NamingMachine if names.passed is None else _PassingMachine
-
-
 _Action = Callable[[Any, Any], object]  # is given a machine, and the argument of the opcode
 _PLAIN: dict[str, _Action] = {
     **dict.fromkeys(_VALUES, lambda m, value: m.stack.append(value)),
@@ -301,11 +247,4 @@ _NAMING: dict[str, _Action] = {
     "NEWOBJ": lambda m, _: m.call(m.pop(), m.pop()),  # a class with arguments; the same here
     "BUILD": lambda m, _: m.build(),
     "BINPERSID": lambda m, _: m.persistent(),
-}
-_PASSING: dict[str, _Action] = {
-    **_NAMING,
-    "EMPTY_SET": lambda m, _: m.passed("builtins.set"),
-    "FROZENSET": lambda m, _: m.drop(m.items(), "builtins.frozenset"),
-    "ADDITEMS": lambda m, _: m.drop(m.items()),
-    "NEWOBJ_EX": lambda m, _: m.call_with_names(),
 }

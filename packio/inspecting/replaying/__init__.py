@@ -9,14 +9,14 @@ from __future__ import annotations
 import copy
 import operator
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from packio.datasets.batching import BatchedDataset
 from packio.errors import OptionError, PackioError, StateError
-from packio.inspecting.replaying import packs, states
+from packio.inspecting.replaying import states
 from packio.inspecting.replaying.replayed import Replay, ReplayedBatch, samples_of
 from packio.loading import steps as spans
 from packio.loading.loader import Loader
@@ -60,8 +60,9 @@ def replay(
             of each rank. Steps are counted from 0 in each epoch, as ``enumerate(loader)`` counts
             them in an epoch that is not interrupted.
         state: What ``loader.state_dict()`` returned, at any time of the run after these steps began
-            or before; or a checkpoint that holds it, of ``torch.save`` or JSON. It is not
-            unpickled. None: of the loader as it is now; or there is none.
+            or before; or a checkpoint that holds it beside tensors and plain values, of
+            ``torch.save`` or JSON. It is not unpickled. None: of the loader as it is now; or there
+            is none.
         state_name: Which state, if there are several in the checkpoint, as "loader".
         epoch: Number of the epoch. None: the epoch of the state.
         rank: Whose batches. None: those of all ranks.
@@ -96,29 +97,36 @@ def replay(
     loader = data if isinstance(data, Loader) else None
     if loader is not None and state is None:
         state = loader.state_dict()
-    read = None if state is None else states.read(state, state_name)
-    dataset, known = _dataset(data, options, read)
-    batch_size = _of_batches(batch_size, sampler, read)
-    sizes = _stretches(read, epoch, batch_size, world_size)
-    epoch = read.epoch if epoch is None and read is not None else epoch
+    read = states.read(state, state_name)
+    dataset, known = _open(data, options, read)
+    batch_size = _find_batch_size(batch_size, sampler, read)
+    sizes = _find_stretches(read, epoch, batch_size, world_size)
+    epoch = read.epoch if epoch is None else epoch
     if epoch is None:
         raise OptionError("epoch=None: without a state, say epoch=")
-    only = _only_rank(read, drawing(dataset)) if seed is None else None
-    seed = _seed(seed, read, drawing(dataset))
-    chosen = _of_loader(loader, read) if sampler is None else _checked(sampler, read)
+    source = drawing(dataset)
+    is_own = read.dataset.get("seeded") is False and not getattr(source, "seeded", False)
+    only = read.rank if seed is None and is_own else None  # each rank has drawn a seed
+    seed = _find_seed(seed, read, source)
+    chosen = _find_sampler(loader, sampler, read)
     if chosen is None:
-        chosen = _order(dataset, read, seed, order_seed, sizes[-1], shuffle=shuffle, window=window)
-    if drop_last is None:
-        drop_last = read is not None and read.drop_last
-    left_out = () if read is None else read.left_out
-    run = _Run(_seeded(dataset, seed), chosen, sizes, left_out, epoch, drop_last)
-    _check_end(run, max(span[0], span[-1]))
-    batches = tuple(
-        _batch(run, step, one, crops=known and only in (None, one))
+        chosen = _make_sampler(
+            dataset, read, seed, order_seed, sizes[-1], shuffle=shuffle, window=window
+        )
+    drop_last = read.drop_last if drop_last is None else drop_last
+    run = _Run(_seed_copy(dataset, seed), chosen, sizes, epoch, drop_last)
+    run.check_end(max(span[0], span[-1]))
+    batches = [
+        ReplayedBatch(
+            epoch, step, one,
+            spans.is_left_out(read.left_out, epoch, step),
+            crops := known and only in (None, one),
+            samples_of(run.dataset, run.indices(step, one) or (), crops=crops),
+        )
         for step in span
-        for one in _ranks(rank, spans.of_step(sizes, epoch, step, chosen.start_of))
-    )
-    return Replay(run.dataset, epoch, batches, chosen.order, seed)
+        for one in _ranks(rank, run.size_of(step))
+    ]  # fmt: skip
+    return Replay(run.dataset, epoch, tuple(batches), chosen.order, seed)
 
 
 class _Run(NamedTuple):
@@ -127,28 +135,65 @@ class _Run(NamedTuple):
     dataset: Any
     sampler: Replayable
     stretches: tuple[Stretch, ...]
-    left_out: tuple[spans.Span, ...]
     epoch: int
     drop_last: bool
 
+    def size_of(self, step: int) -> Stretch:
+        return spans.of_step(self.stretches, self.epoch, step, self.sampler.start_of)
 
-def _dataset(data: Data, options: dict[str, Any], state: states.State | None) -> tuple[Any, bool]:
+    def indices(self, step: int, rank: int) -> Sequence[Any] | None:
+        """The indices of a batch; None: the epoch has ended before."""
+        size, at = self.size_of(step), f"epoch {self.epoch}, step {step}"
+        position, carries = size.position_of(step), "batch_size" in self.sampler.order
+        if position < (1 - size.world_size if carries else 0):
+            raise StateError(f"{at}: no epoch has a position {position}")
+        try:
+            found: Iterator[Any] = self.sampler.batches_from(
+                self.epoch, position, size.batch_size, rank=rank,
+                world_size=size.world_size, drop_last=self.drop_last,
+            )  # fmt: skip
+            return next(found, None)
+        except PackioError:
+            raise
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # hostile numbers
+            raise StateError(f"{at}: no such place: {error!r}") from error
+
+    def check_end(self, step: int) -> None:
+        """Check that the epoch has a step, before others are computed."""
+        if self.indices(step, 0) is not None:
+            return
+        size, count = self.size_of(step), self.sampler.end_of(self.epoch)
+        total = size.step_at(count)
+        if self.drop_last:
+            total = size.step + (-(-(count - size.position) // size.world_size)) // size.batch_size
+        counted = "counted from 0 in each epoch"
+        if total < 1:
+            raise OptionError(
+                f"step {step}: epoch {self.epoch} ends before it; steps are {counted}"
+            )
+        epoch, within = divmod(step, total)
+        raise OptionError(
+            f"step {step}: epoch {self.epoch} has {total:,} steps, 0 to {total - 1}, {counted}; "
+            f"step {step} from the beginning of the run would be step {within} of epoch {epoch}"
+        )
+
+
+def _open(data: Data, options: dict[str, Any], state: states.State) -> tuple[Any, bool]:
     """The dataset, and whether its crops are those of the run."""
     if isinstance(data, (str, os.PathLike)):
-        return packs.opened([data], options, state)
+        return states.open_packs([data], options, state)
     if isinstance(data, (list, tuple)):
-        return packs.opened(data, options, state)
+        return states.open_packs(data, options, state)
     if options:
         raise OptionError(f"{next(iter(options))}=: the dataset that was handed over says it")
     dataset = with_places(data.dataset if isinstance(data, Loader) else data)
     own = getattr(drawing(dataset), "description", None)
     if own is not None:
-        packs.warn_of_others(own["parts"], state)
+        states.warn_of_others(own["parts"], state)
     return dataset, True
 
 
 def _whole(name: str, value: Any, least: int | None) -> int | None:
-    """An argument that is a whole number, or None."""
     if value is None:
         return None
     try:
@@ -160,22 +205,22 @@ def _whole(name: str, value: Any, least: int | None) -> int | None:
     return found
 
 
-def _of_batches(size: int | None, sampler: Any, state: states.State | None) -> int | None:
+def _find_batch_size(size: int | None, sampler: Any, state: states.State) -> int | None:
     """What a rank takes in a step: 1 if the sampler's positions are batches, else samples."""
-    order = {} if state is None else state.order
-    own = order.get("batch_size") if sampler is None else getattr(sampler, "batch_size", None)
+    own = (state.order or {}).get("batch_size")
+    own = own if sampler is None else getattr(sampler, "batch_size", None)
     if own is None:
         return size
     if size not in (None, own):
         raise OptionError(f"batch_size={size}: the sampler's batches have {own} samples")
-    return None if state is not None and state.stretches else 1
+    return None if state.stretches else 1
 
 
-def _stretches(
-    state: states.State | None, epoch: int | None, batch_size: int | None, world_size: int | None
+def _find_stretches(
+    state: states.State, epoch: int | None, batch_size: int | None, world_size: int | None
 ) -> tuple[Stretch, ...]:
     """The sizes of the steps: those given, else those of the state."""
-    told = () if state is None else state.stretches
+    told = state.stretches
     if told and batch_size is None and world_size is None:
         return told
     if told:
@@ -187,11 +232,11 @@ def _stretches(
     return (Stretch(0, 0, 0, batch_size, 1 if world_size is None else world_size),)
 
 
-def _seed(seed: int | None, state: states.State | None, dataset: Any) -> int | None:
+def _find_seed(seed: int | None, state: states.State, dataset: Any) -> int | None:
     """The seed of crops and flips; None: there are none to draw."""
     if seed is not None:
         return seed
-    if state is not None and state.seed is not None:
+    if state.seed is not None:
         return state.seed
     if getattr(dataset, "seeded", False):
         return int(dataset.seed)
@@ -200,22 +245,19 @@ def _seed(seed: int | None, state: states.State | None, dataset: Any) -> int | N
     raise OptionError("seed=None: no state says the seed of crops and flips; say seed=")
 
 
-def _of_loader(loader: Loader | None, state: states.State | None) -> Replayable | None:
-    """The sampler of a loader, if it is packio's and has the order of the state."""
-    if loader is None:
+def _find_sampler(loader: Loader | None, sampler: Any, state: states.State) -> Replayable | None:
+    """The sampler that was handed over, or that of the loader if it has the order of the state."""
+    if sampler is None:
+        parts: tuple[Any, ...] = () if loader is None else (loader.batch_sampler, loader.sampler)
+        for own in parts:
+            if isinstance(own, Replayable):
+                return own if state.order in (None, own.order) else None
         return None
-    parts: tuple[Any, ...] = (loader.batch_sampler, loader.sampler)
-    found: Replayable | None = next((part for part in parts if isinstance(part, Replayable)), None)
-    return found if found is None or state is None or found.order == state.order else None
-
-
-def _checked(sampler: Any, state: states.State | None) -> Replayable:
-    """A sampler that was handed over."""
     if not isinstance(sampler, Replayable):
         raise OptionError(
             f"sampler={type(sampler).__name__}: expected a sampler of packio's, as ShuffleSampler"
         )
-    if state is not None and sampler.order != state.order:
+    if state.order is not None and sampler.order != state.order:
         raise OptionError(
             f"the state is of another order: {dict(state.order)}; that of the "
             f"{type(sampler).__name__} is {sampler.order}"
@@ -223,12 +265,12 @@ def _checked(sampler: Any, state: states.State | None) -> Replayable:
     return sampler
 
 
-def _order(
-    dataset: Any, state: states.State | None, seed: int | None, order_seed: int | None,
+def _make_sampler(
+    dataset: Any, state: states.State, seed: int | None, order_seed: int | None,
     size: Stretch, *, shuffle: bool, window: int | None,
 ) -> Replayable:  # fmt: skip
     """The sampler of the state's order, or the sampler that a `Loader` makes."""
-    if state is not None:
+    if state.order is not None:
         return sampler_of(state.order, dataset, drop_last=state.sampler_drop_last)
     if size.world_size > 1 or not shuffle:
         seed = 0
@@ -240,18 +282,11 @@ def _order(
     )  # fmt: skip
 
 
-def _only_rank(state: states.State | None, dataset: Any) -> int | None:
-    """The only rank whose crops are known: a dataset without a seed draws one on each rank."""
-    if state is None or state.dataset is None or state.dataset.get("seeded") is not False:
-        return None
-    return None if getattr(dataset, "seeded", False) else state.rank
-
-
-def _seeded(dataset: Any, seed: int | None) -> Any:
+def _seed_copy(dataset: Any, seed: int | None) -> Any:
     """The same dataset with the seed of the run; what is beneath torch's Subsets is replaced."""
     made = copy.copy(dataset)
     if isinstance(made, torch.utils.data.Subset):
-        made.dataset = _seeded(made.dataset, seed)
+        made.dataset = _seed_copy(made.dataset, seed)
     elif isinstance(made, BatchedDataset) and seed is not None:
         made.seed = seed
     return made
@@ -274,58 +309,10 @@ def _range(steps: Steps) -> range:
     return found
 
 
-def _ranks(rank: int | None, size: Stretch) -> Iterable[int]:
+def _ranks(rank: int | None, size: Stretch) -> Sequence[int]:
     if rank is None:
         return range(size.world_size)
     if not 0 <= rank < size.world_size:
         were = "was 1 rank" if size.world_size == 1 else f"were {size.world_size} ranks"
         raise OptionError(f"rank={rank}: there {were}, from 0 on")
     return (rank,)
-
-
-def _indices(run: _Run, step: int, rank: int) -> Sequence[Any] | None:
-    """The indices of a batch; None: the epoch has ended before."""
-    size = spans.of_step(run.stretches, run.epoch, step, run.sampler.start_of)
-    position, carries = size.position_of(step), "batch_size" in run.sampler.order
-    if position < (1 - size.world_size if carries else 0):
-        raise StateError(f"epoch {run.epoch}, step {step}: no epoch has a position {position}")
-    try:
-        found: Iterator[Any] = run.sampler.batches_from(
-            run.epoch, position, size.batch_size, rank=rank,
-            world_size=size.world_size, drop_last=run.drop_last,
-        )  # fmt: skip
-        return next(found, None)
-    except PackioError:
-        raise
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # of hostile numbers
-        raise StateError(f"epoch {run.epoch}, step {step}: no such place: {error!r}") from error
-
-
-def _check_end(run: _Run, last: int) -> None:
-    """Check that the epoch has a step, before others are computed."""
-    if _indices(run, last, 0) is None:
-        size = spans.of_step(run.stretches, run.epoch, last, run.sampler.start_of)
-        raise OptionError(f"step {last}: {_end(run, size, last)}")
-
-
-def _batch(run: _Run, step: int, rank: int, *, crops: bool) -> ReplayedBatch:
-    indices = _indices(run, step, rank) or ()
-    left_out = spans.is_left_out(run.left_out, run.epoch, step)
-    return ReplayedBatch(
-        run.epoch, step, rank, left_out, crops, samples_of(run.dataset, indices, crops=crops)
-    )
-
-
-def _end(run: _Run, size: Stretch, step: int) -> str:
-    """What to say where an epoch has ended before a step."""
-    count = run.sampler.end_of(run.epoch)
-    total = size.step_at(count)
-    if run.drop_last:
-        total = size.step + (-(-(count - size.position) // size.world_size)) // size.batch_size
-    if total < 1:
-        return f"epoch {run.epoch} ends before it; steps are counted from 0 in each epoch"
-    epoch, within = divmod(step, total)
-    return (
-        f"epoch {run.epoch} has {total:,} steps, 0 to {total - 1}, counted from 0 in each epoch; "
-        f"step {step} from the beginning of the run would be step {within} of epoch {epoch}"
-    )

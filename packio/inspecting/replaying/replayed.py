@@ -162,13 +162,7 @@ def _plain_view(placement: Placement) -> dict[str, Any]:
 def samples_of(
     dataset: Any, indices: Sequence[Drawn], *, crops: bool
 ) -> tuple[ReplayedSample, ...]:
-    """Describe the samples of a batch.
-
-    Args:
-        dataset: The dataset, with the seed of the run; of torch's Subsets, the outer one.
-        indices: Of the batch.
-        crops: Whether the crops are known.
-    """
+    """Describe the samples of a batch; of torch's Subsets, the dataset is the outer one."""
     return tuple(_sample(dataset, slot, drawn, crops=crops) for slot, drawn in enumerate(indices))
 
 

@@ -1,7 +1,7 @@
-"""States of loaders, found in checkpoints of ``torch.save`` and in JSON files.
+"""States of loaders, found in checkpoints and JSON files; and packs, opened as a state says.
 
-Nothing is unpickled: `packio.formats.pth.archive` reads the values of a checkpoint, and no tensor.
-A value of another class is passed over.
+Checkpoints are those of ``torch.save``. Nothing is unpickled: `packio.formats.pth.archive` reads
+plain values, and refuses others.
 """
 
 from __future__ import annotations
@@ -10,152 +10,127 @@ import itertools
 import json
 import os
 import reprlib
-from collections import deque
+import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from packio.datasets.concat import ConcatPacks
+from packio.datasets.describing import options_of
+from packio.datasets.pack_dataset import PackDataset
 from packio.errors import OptionError, PackioError, ReadError, StateError
 from packio.formats.pth import archive
 from packio.loading import steps
 from packio.loading.steps import Span, Stretch
 
+_Path = str | os.PathLike[str]
 _ZIP = b"PK\x03\x04"
 _HEAD = 64  # bytes of a file that tell what it is
 _SAVE = 'torch.save(loader.state_dict(), "loader.pt"), or json.dump of it'
-_MOST = 1_000_000  # values of a checkpoint that are looked at
 _DEEPEST = 100  # values within each other
 _MOST_STATES = 1_000  # of a checkpoint
 _SHOWN = 10  # names in a message
 _LONGEST_NAME = 200  # characters
 _LARGEST = 1 << 62  # of a number but a seed, which has 64 bits
+_KINDS = ({"epoch", "consumed", "order"}, {"epoch", "consumed", "sampler"},
+          {"epoch", "skip", "generators"})  # fmt: skip
 
 
 class State(NamedTuple):
-    """What a state of a loader or of a sampler says.
+    """What a state of a loader or of a sampler says; None, or nothing in it: it does not."""
 
-    Attributes:
-        epoch, step: Where the loader stands; step None: not said.
-        order: Of the sampler.
-        seed: Of the draws of `rank`; None: not said.
-        rank: Whose state it is; None: not said.
-        stretches, left_out: Of the steps of the run.
-        drop_last, sampler_drop_last: Whether last samples are left out.
-        dataset: Description of the dataset; None: not said.
+    epoch: int | None = None
+    step: int | None = None  # where the loader stands
+    order: Mapping[str, Any] | None = None  # of the sampler
+    seed: int | None = None  # of the draws of `rank`
+    rank: int | None = None  # whose state it is
+    stretches: tuple[Stretch, ...] = ()  # of the steps of the run
+    left_out: tuple[Span, ...] = ()
+    drop_last: bool = False
+    sampler_drop_last: bool = False
+    dataset: Mapping[str, Any] = {}  # description
+
+
+def read(state: Mapping[str, Any] | _Path | None, name: str | None = None) -> State:
+    """Read a state: what `state_dict()` returned, something that holds it, or a file that does.
+
+    The name says where the state is in there, as "loader" or "loops.train"; None: it is alone.
     """
-
-    epoch: int
-    step: int | None
-    order: Mapping[str, Any]
-    seed: int | None
-    rank: int | None
-    stretches: tuple[Stretch, ...]
-    left_out: tuple[Span, ...]
-    drop_last: bool
-    sampler_drop_last: bool
-    dataset: Mapping[str, Any] | None
-
-
-def read(state: Mapping[str, Any] | str | os.PathLike[str], name: str | None = None) -> State:
-    """Read a state.
-
-    Args:
-        state: What ``state_dict()`` of a loader or sampler returned, something that holds it, or a
-            file: of ``torch.save``, or JSON.
-        name: Where the state is in there, as "loader" or "loops.train"; None: there is only one.
-    """
+    if state is None:
+        return State()
     where = "state" if isinstance(state, Mapping) else os.fspath(state)
-    value = state if isinstance(state, Mapping) else _loaded(Path(state))
-    there = dict(itertools.islice(_states(value), _MOST_STATES))
+    value = state if isinstance(state, Mapping) else _load(Path(state))
+    there = dict(itertools.islice(_find_states(value, (), set()), _MOST_STATES))
     found = {path: each for path, each in there.items() if name in (None, path)}
     if not found:
-        names = f"; there is {_named(there)}" if there else ""
+        names = f"; there is {_shown(there)}" if there else ""
         raise StateError(
             f"{where}: no state of a packio Loader or sampler"
             f"{f' under {name!r}' if name is not None else ''}{names}; expected what {_SAVE} wrote"
         )
-    distinct = list({id(each): path for path, each in found.items()}.values())
-    if len(distinct) > 1:
-        raise StateError(f"{where}: states under {_named(distinct)}; say which: state_name=")
+    if len(found) > 1:
+        raise StateError(f"{where}: states under {_shown(found)}; say which: state_name=")
     try:
-        return _read(found[distinct[0]])
+        return _parse(next(iter(found.values())))
     except OptionError as error:
         raise type(error)(f"{where}: {error}") from error
     except (TypeError, ValueError, KeyError) as error:
         raise StateError(f"{where}: a state that makes no sense: {error!r}") from error
 
 
-def _named(names: Collection[str]) -> str:
+def _shown(names: Collection[str]) -> str:
     more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(map(repr, itertools.islice(names, _SHOWN))) + more
 
 
-def _loaded(path: Path) -> Any:
-    """The value that a file holds."""
+def _load(path: Path) -> Any:
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD)
+        if not head.startswith(_ZIP):
+            if not any(mark in head for mark in (b"{", b"[")):
+                raise ValueError("no object of JSON")
+            return json.loads(path.read_bytes())
     except (FileNotFoundError, IsADirectoryError) as error:
         raise StateError(f"{path}: {error.strerror}; expected a checkpoint") from error
     except OSError as error:
         raise ReadError(f"{path}: {error.strerror}; expected a checkpoint") from error
-    if head.startswith(_ZIP):
-        try:
-            with archive.opened(path) as opened:
-                return opened.load(lenient=True)
-        except ReadError:
-            raise
-        except PackioError as error:
-            raise StateError(f"{error}; a file of the state alone can be read: {_SAVE}") from error
-    try:
-        if not any(mark in head for mark in (b"{", b"[")):
-            raise ValueError("no object of JSON")
-        return json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise StateError(
             f"{path}: neither a file of torch.save (of torch 1.6 or newer) nor JSON; expected what "
             f"{_SAVE} wrote"
         ) from error
+    try:
+        with archive.opened(path) as opened:
+            return opened.load()
+    except ReadError:
+        raise
+    except PackioError as error:
+        raise StateError(
+            f"{error}; save the state alone: {_SAVE}; or load the checkpoint in Python, if you "
+            "trust it, and hand the state over"
+        ) from error
 
 
-class _Trail(NamedTuple):
-    """The names that lead to a value: joined only for a state, for they may be long and many."""
-
-    names: tuple[Any, ...] = ()
-
-    @property
-    def path(self) -> str:
-        return ".".join(str(name)[:_LONGEST_NAME] for name in self.names)
-
-
-def _states(value: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """All states within a value, each with the names that lead to it."""
-    waiting: deque[tuple[_Trail, Any]] = deque([(_Trail(), value)])
-    seen: set[int] = set()
-    while waiting and len(seen) < _MOST:
-        trail, each = waiting.popleft()
-        if id(each) in seen:
-            continue
-        seen.add(id(each))
-        if isinstance(each, Mapping):
-            if _is_state(each):
-                yield trail.path, each
-                continue
-            items: Iterable[tuple[Any, Any]] = each.items()
-        else:
-            items = enumerate(each) if isinstance(each, (list, tuple)) else ()
-        if len(trail.names) < _DEEPEST:
-            waiting.extend((_Trail((*trail.names, name)), inner) for name, inner in items
-                           if isinstance(inner, (Mapping, list, tuple)))  # fmt: skip
+def _find_states(
+    value: Any, names: tuple[Any, ...], seen: set[int]
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """All states within a value, each once, with the names that lead to it."""
+    if not isinstance(value, (Mapping, list, tuple)) or id(value) in seen:
+        return
+    seen.add(id(value))
+    items: Iterable[tuple[Any, Any]] = enumerate(value)
+    if isinstance(value, Mapping):
+        if any(kind <= value.keys() for kind in _KINDS):
+            yield ".".join(str(name)[:_LONGEST_NAME] for name in names), value
+            return
+        items = value.items()
+    if len(names) < _DEEPEST:
+        for name, inner in items:
+            yield from _find_states(inner, (*names, name), seen)
 
 
-def _is_state(value: Mapping[Any, Any]) -> bool:
-    kinds = ({"epoch", "consumed", "order"}, {"epoch", "consumed", "sampler"},
-             {"epoch", "skip", "generators"})  # fmt: skip
-    return any(kind <= value.keys() for kind in kinds)
-
-
-def _read(state: Mapping[str, Any]) -> State:
+def _parse(state: Mapping[str, Any]) -> State:
     if "consumed" not in state:
         raise OptionError(
             "the state is of a sampler that is not packio's: its order is not a function of a "
@@ -164,20 +139,26 @@ def _read(state: Mapping[str, Any]) -> State:
     own = ("epoch", "consumed")
     order = state["order"] if "order" in state else {n: state[n] for n in state if n not in own}
     _check_order(order)
-    told = state.get("dataset")
+    seed, dataset = state.get("seed") if "order" in state else None, state.get("dataset")
+    if seed is not None and type(seed) is not int:
+        raise ValueError(f"seed={reprlib.repr(seed)}")
+    dataset = dataset if isinstance(dataset, Mapping) else {}
+    parts = dataset.get("parts", ())
+    if not isinstance(parts, (list, tuple)) or not all(isinstance(p, Mapping) for p in parts):
+        raise TypeError(f"dataset: parts={reprlib.repr(parts)}")
+    for part in parts:
+        _count_or_none(part.get("samples"))
     return State(
-        _count(state["epoch"]), _count_or_none(state.get("step")), order,
-        _seed(state.get("seed")) if "order" in state else None,
+        _count(state["epoch"]), _count_or_none(state.get("step")), order, seed,
         _count_or_none(state.get("rank")),
-        steps.read_stretches(_lists(state.get("stretches"))),
-        steps.read_spans(_lists(state.get("left_out")), "left_out"),
-        state.get("drop_last") is True, state.get("sampler_drop_last") is True,
-        _checked_dataset(told) if isinstance(told, Mapping) else None,
+        steps.read_stretches(state.get("stretches") or ()),
+        steps.read_spans(state.get("left_out") or (), "left_out"),
+        state.get("drop_last") is True, state.get("sampler_drop_last") is True, dataset,
     )  # fmt: skip
 
 
 def _check_order(order: Any) -> None:
-    """Check that an order is plain numbers and text, in lists at most."""
+    """Check that an order is plain numbers and text, in lists of lists at most."""
     if not isinstance(order, Mapping):
         raise TypeError(f"order={reprlib.repr(order)}")
     for name, value in order.items():
@@ -188,35 +169,9 @@ def _check_order(order: Any) -> None:
         rows = value if isinstance(value, (list, tuple)) else [value]
         for row in rows:
             for one in row if isinstance(row, (list, tuple)) else [row]:
-                if not isinstance(one, (str, int, float, type(None))) or (
-                    isinstance(one, (int, float)) and not 0 <= one < _LARGEST
-                ):
+                is_number = isinstance(one, (int, float)) and 0 <= one < _LARGEST
+                if not (is_number or isinstance(one, (str, type(None)))):
                     raise ValueError(f"order: {name}={reprlib.repr(value)}")
-
-
-def _checked_dataset(told: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a state says of its dataset."""
-    parts = told.get("parts", ())
-    if not isinstance(parts, (list, tuple)) or not all(isinstance(p, Mapping) for p in parts):
-        raise TypeError(f"dataset: parts={reprlib.repr(parts)}")
-    for part in parts:
-        _count_or_none(part.get("samples"))
-    return told
-
-
-def _lists(value: Any) -> Sequence[Sequence[int]]:
-    if value is None:
-        return ()
-    if not isinstance(value, (list, tuple)):
-        raise TypeError(reprlib.repr(value))
-    return value
-
-
-def _seed(value: Any) -> int | None:
-    """A seed; only its lower 64 bits count."""
-    if value is not None and type(value) is not int:
-        raise ValueError(f"seed={reprlib.repr(value)}")
-    return value
 
 
 def _count(value: Any) -> int:
@@ -227,3 +182,73 @@ def _count(value: Any) -> int:
 
 def _count_or_none(value: Any) -> int | None:
     return None if value is None else _count(value)
+
+
+def open_packs(paths: Sequence[_Path], options: dict[str, Any], state: State) -> tuple[Any, bool]:
+    """Open packs as state and options say: a dataset, and whether its crops are the run's."""
+    parts = state.dataset.get("parts", ())
+    if state.dataset.get("part") is True:
+        raise OptionError(
+            "the state is of a part of its packs, made by where, subset or torch's Subset, and "
+            "does not say which: hand the dataset over in Python, packio.replay(dataset, …)"
+        )
+    if parts and len(parts) != len(paths):
+        raise OptionError(f"{len(paths)} packs; the state is of {len(parts)}: give them in order")
+    crops = bool({"crop", "views"} & options.keys())
+    together = {} if len(paths) == 1 else {"fields": "image"}
+    each = [
+        _open(
+            path,
+            {**part, "crop": None, "views": None} if crops else part,
+            {**together, **options},
+        )
+        for path, part in zip(paths, parts or [{}] * len(paths), strict=True)
+    ]
+    _check_packs(each, parts)
+    return (each[0] if len(each) == 1 else ConcatPacks(each)), bool(parts) or crops
+
+
+def _open(path: _Path, part: Mapping[str, Any], options: Mapping[str, Any]) -> PackDataset:
+    try:
+        told = options_of(part)
+        return PackDataset(path, **{**told, **options})
+    except PackioError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        told_of = {name: value for name, value in part.items() if name != "digest"}
+        raise StateError(
+            f"dataset: {reprlib.repr(told_of)} in the state makes no sense: {error!r}"
+        ) from error
+
+
+def warn_of_others(own: Sequence[Mapping[str, Any]], state: State) -> None:
+    """Warn where a dataset that was handed over, of these parts, is not as a state says."""
+    if not (told := state.dataset.get("parts")):
+        return
+    names = {n for ours, theirs in zip(own, told, strict=False)
+             for n in ours.keys() & theirs.keys() if ours[n] != theirs[n]}  # fmt: skip
+    names |= {"number of packs"} if len(own) != len(told) else set()
+    if names:
+        warnings.warn(
+            f"the dataset that was handed over is not that of the state: {', '.join(sorted(names))}"
+            " differ; the samples and crops of the dataset are shown",
+            stacklevel=4,
+        )
+
+
+def _check_packs(datasets: Sequence[PackDataset], parts: Sequence[Mapping[str, Any]]) -> None:
+    """Check that packs are those of the state, as far as the state says; warn of other digests."""
+    for dataset, part in zip(datasets, parts, strict=False):
+        if part.get("samples") not in (None, len(dataset)):
+            raise OptionError(
+                f"{dataset.pack.path}: {len(dataset):,} samples; the state is of a dataset of "
+                f"{part['samples']:,}: give the same pack and split, or hand the dataset over in "
+                "Python, if it was a part of a pack"
+            )
+        if part.get("digest", dataset.pack.digest) != dataset.pack.digest:
+            warnings.warn(
+                f"{dataset.pack.path}: not the pack of the state, whose digest is "
+                f"{str(part['digest'])[:12]}; keys and crops are right if it holds the same "
+                "samples in the same order, as after packio convert",
+                stacklevel=4,
+            )

@@ -55,12 +55,12 @@ def _position(pack: Pack, text: str) -> int:
 
 
 def _find(pack: Pack, key: str) -> int:
-    from packio.inspecting.listing import keys_near
+    from packio.inspecting.listing import find_similar_keys
 
     try:
         return pack.find(key)
     except KeyNotFoundError as error:
-        near = keys_near(pack, os.fsencode(key))
+        near = find_similar_keys(pack, os.fsencode(key))
         hints = [f"\n  {row:>9}  {escaped(name)}" for row, name in near]
         hint = (
             "; similar keys, with their positions:" + "".join(hints)

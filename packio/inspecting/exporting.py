@@ -105,12 +105,6 @@ def export(
 
 
 class _Table:
-    """The rows that are written.
-
-    Attributes:
-        schema: The pyarrow.Schema of the file.
-    """
-
     def __init__(self, pack: opening.Pack) -> None:
         self._pack, self._arrow = pack, registry.require("pyarrow", EXTRA)
         self._columns = ArrowColumns(pack)
@@ -134,7 +128,6 @@ class _Table:
         )
 
     def batches(self) -> Iterator[Any]:
-        """All rows."""
         if not self._named:
             for batch in self._columns.batches(self._names, _ROWS):
                 yield batch.replace_schema_metadata(self.schema.metadata)

@@ -9,35 +9,47 @@ in the name: ``cat/1.png.mask.png``. Labels, splits, boxes and metadata are in `
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
+import shlex
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
 from packio.datasets.selection import selected
+from packio.errors import (
+    CannotCreateError,
+    IntegrityError,
+    OptionError,
+    OutputError,
+    OutputExistsError,
+)
 from packio.images import encodings
-from packio.inspecting import coco_file
 from packio.inspecting.annotations import (
     CLASS_NAMES,
+    COCO,
     HEAD,
     TABLE,
     TableLines,
-    annotations_of,
-    head,
-    packing_command,
+    choose_annotations,
+    make_coco_file,
+    make_head,
 )
-from packio.inspecting.tree import Tree, check_place
 from packio.packs import opening
 from packio.sample import levels
 from packio.sample.fields import PIXELS
 from packio.sample.record import IMAGE
 from packio.storage import workshop
+from packio.storage.folder import path_problem
 from packio.system.progress import PROGRESS_SECONDS, Progress, ProgressCallback
 
+_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS
 _ENDINGS = {"array": ".npy", "text": ".txt", "bytes": ".bin"}  # by kind of field
 
 
@@ -101,7 +113,7 @@ def extract(
                 progress=progress,
             )  # fmt: skip
     target = Path(os.path.realpath(out))
-    check_place(pack.path, target, overwrite=overwrite)
+    _check_place(pack.path, target, overwrite=overwrite)
     names, wanted = (None if given is None else list(given) for given in (classes, fields))
     run = _Extraction(pack, target, names, split, wanted, progress)
     with workshop.opened(target) as shop:
@@ -112,8 +124,6 @@ def extract(
 
 
 class _Extraction:
-    """One extraction: the chosen samples and fields, and the progress."""
-
     def __init__(
         self, pack: opening.Pack, out: Path, classes: list[str] | None, split: str | None,
         fields: list[str] | None, progress: ProgressCallback | None,
@@ -121,7 +131,7 @@ class _Extraction:
         self._pack, self._out, self._classes, self._progress = pack, out, classes, progress
         self._chosen = functools.partial(selected, pack, classes, split)
         self._began, self._called = time.monotonic(), 0.0
-        self._annotations = annotations_of(pack, self._chosen, fields)
+        self._annotations = choose_annotations(pack, self._chosen, fields)
         names = levels.others(pack.fields) if fields is None else fields
         self._fields = [name for name in pack.fields if name in names]
         self._others = [name for name in self._fields if name != IMAGE]
@@ -140,8 +150,7 @@ class _Extraction:
         return self._pack.index_file.column(f"{field}/{name}").take(rows)
 
     def into(self, folder: Path) -> None:
-        """Write everything chosen into a folder that does not exist yet."""
-        with Tree(folder, self._out, self._pack.path) as tree:
+        with _Tree(folder, self._out, self._pack.path) as tree:
             if IMAGE in self._fields:  # all images first: no other file may take a key's place
                 for rows in self._chosen():
                     self._write_field(tree, IMAGE, rows)
@@ -151,7 +160,7 @@ class _Extraction:
                 tree.make_folder(name)
                 self._empty += 1
 
-    def _write_table(self, tree: Tree) -> None:
+    def _write_table(self, tree: _Tree) -> None:
         """Write the table, and all fields but the image."""
         lines = TableLines(self._pack, self._annotations)
         with tree.new(os.fsencode(TABLE)) as file:
@@ -161,15 +170,15 @@ class _Extraction:
                     for row, path in self._write_field(tree, name, rows).items():
                         files[row][name] = path
                 file.writelines(lines.line(row, paths) for row, paths in files.items())
-        tree.write(head(self._pack, self._fields), os.fsencode(HEAD))
+        tree.write(make_head(self._pack, self._fields), os.fsencode(HEAD))
         if lines.has_boxes_of_classes:
-            with tree.new(os.fsencode(coco_file.NAME)) as file:
-                file.writelines(coco_file.pieces(self._pack, self._chosen))
+            with tree.new(os.fsencode(COCO)) as file:
+                file.writelines(make_coco_file(self._pack, self._chosen))
         if lines.has_classes:
             names = b"".join(os.fsencode(name) + b"\n" for name in self._pack.classes)
             tree.write(names, os.fsencode(CLASS_NAMES))
 
-    def _write_field(self, tree: Tree, name: str, rows: np.ndarray) -> dict[int, bytes]:
+    def _write_field(self, tree: _Tree, name: str, rows: np.ndarray) -> dict[int, bytes]:
         """Write the files of one field, in the order of the container; return their paths."""
         paths: dict[int, bytes] = {}
         order = np.lexsort((self._column(name, "offset", rows), self._column(name, "file", rows)))
@@ -195,7 +204,6 @@ class _Extraction:
         return [stem + os.fsencode(f".{field}{ending}") for stem in (os.path.splitext(key)[0], key)]
 
     def report_progress(self, stage: str) -> None:
-        """Call the callback, if there is one."""
         self._called = time.monotonic()
         if self._progress is not None:
             seconds = self._called - self._began
@@ -205,11 +213,10 @@ class _Extraction:
             )
 
     def report(self) -> ExtractReport:
-        """Sum up."""
         table = command = None
         if self._has_table:
             table = self._out / TABLE
-            command = packing_command(self._out)
+            command = shlex.join(["packio", "pack", str(self._out), "NEW.tar"])
         return ExtractReport(
             self._out, self._samples, self._written, self._bytes, table, tuple(self._annotations),
             command, self._empty, time.monotonic() - self._began,
@@ -229,3 +236,98 @@ def _empty_classes(pack: opening.Pack, classes: list[str] | None) -> Iterator[by
     for name, has_samples in zip(names, taken.tolist(), strict=True):
         if not has_samples and name in wanted:
             yield os.fsencode(name)
+
+
+class _Tree:
+    """A new folder of files at paths that are keys; no file is made outside the folder."""
+
+    def __init__(self, folder: Path, out: Path, pack: Path | str) -> None:
+        folder.mkdir()
+        self._root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._out, self._pack = out, pack
+
+    def __enter__(self) -> _Tree:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._root)
+
+    def write(self, data: bytes, *paths: bytes) -> bytes:
+        """Write a file at the first of some paths that is free; return this path."""
+        for path in paths:
+            try:
+                with self._opened(path) as file:
+                    file.write(data)
+            except FileExistsError as error:
+                if path == paths[-1]:
+                    raise OutputError(
+                        f"{self._out}: {os.fsdecode(path)!r} exists; another key is the same to "
+                        "this file system (case, Unicode form), or is a folder; nothing was "
+                        "extracted"
+                    ) from error
+                continue
+            except OSError as error:
+                raise self._error(error, path) from error
+            break
+        return path
+
+    def new(self, path: bytes) -> BinaryIO:
+        self.write(b"", path)
+        return os.fdopen(os.open(path, os.O_WRONLY | _FLAGS, dir_fd=self._root), "wb")
+
+    def _opened(self, path: bytes) -> BinaryIO:
+        self._check(path)
+        try:
+            return os.fdopen(os.open(path, _NEW, 0o666, dir_fd=self._root), "wb")
+        except FileNotFoundError:  # opened first: most folders are there already
+            self._make_parents(path)
+            return os.fdopen(os.open(path, _NEW, 0o666, dir_fd=self._root), "wb")
+
+    def make_folder(self, path: bytes) -> None:
+        self._check(path)
+        try:
+            self._make_parents(path + b"/")
+        except OSError as error:
+            raise self._error(error, path) from error
+
+    def _make_parents(self, path: bytes) -> None:
+        end = path.find(b"/")
+        while end >= 0:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path[:end], dir_fd=self._root)
+            end = path.find(b"/", end + 1)
+
+    def _check(self, path: bytes) -> None:
+        problem = path_problem(path)
+        if problem is not None:
+            raise IntegrityError(
+                f"{self._pack}: the key {os.fsdecode(path)!r} {problem}; it would not lie "
+                f"below {self._out}, and nothing was extracted"
+            )
+
+    def _error(self, error: OSError, path: bytes) -> OutputError:
+        return OutputError(
+            f"{self._out}: {error.strerror} while writing {os.fsdecode(path)!r}; "
+            "nothing was extracted"
+        )
+
+
+def _check_place(pack: Path | str, out: Path, *, overwrite: bool) -> None:
+    """Check that a folder may be made at a place."""
+    place, here = Path(os.path.realpath(pack)), Path(os.path.realpath(os.curdir))
+    if out == place or out in place.parents or place in out.parents:
+        raise OptionError(
+            f"{out}: lies within the pack {pack}, or the pack within it; choose another place"
+        )
+    if not os.path.lexists(out):
+        return
+    if not out.is_dir():
+        raise CannotCreateError(f"{out}: a file; expected the name of a folder")
+    if out == here or out in here.parents:
+        raise OptionError(f"{out}: cannot put a new folder where we are; name a folder to be made")
+    with contextlib.closing(os.scandir(out)) as entries:
+        if not overwrite and next(entries, None) is not None:
+            raise OutputExistsError(
+                f"{out}/: not empty; choose another name, or say --overwrite, which removes all "
+                "that is in it"
+            )

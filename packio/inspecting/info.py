@@ -21,12 +21,7 @@ _MOST_CLASSES = 1 << 24  # that are counted where labels have no names
 
 
 def describe(pack: Pack) -> dict[str, Any]:
-    """Describe a pack by its index alone; no sample is read.
-
-    Returns:
-        Values that JSON takes: "samples", "bytes" (of all images), "classes", "labels", "sizes",
-        "fields", "boxes", "encodings", "splits", "source", "options", "digest" and others.
-    """
+    """Describe a pack by its index alone, in values that JSON takes; no sample is read."""
     metadata, index = pack.metadata, pack.index_file
     length = index.column("image/length").array()
     index_bytes = index.nbytes
@@ -62,15 +57,9 @@ def describe(pack: Pack) -> dict[str, Any]:
 
 
 def in_buckets(pack: Pack, buckets: str) -> dict[str, Any]:
-    """Say what aspect-ratio buckets get of a pack, by its index alone.
+    """What aspect-ratio buckets get of a pack, by its index alone, in values that JSON takes.
 
-    Args:
-        pack: The pack; images count as their Exif orientation turns them.
-        buckets: As of `packio.images.bucketing.parse_buckets`.
-
-    Returns:
-        Values that JSON takes. "sizes": of each size "size" (height, width), "images", "enlarged",
-        "lost_mean" and "lost_worst", see `packio.Bucket`. "all": the same of all together.
+    "sizes" has of each "size" (height, width) what `packio.Bucket` tells; "all" is of all together.
     """
     from packio.datasets import bucket_statistics  # imports torch
 
@@ -106,7 +95,6 @@ def _field(pack: Pack, name: str) -> dict[str, Any]:
 
 
 def _counted(chunks: Iterable[np.ndarray]) -> np.ndarray:
-    """How often each number occurs in a column of bytes, (256,) int64."""
     counts = np.zeros(256, np.int64)
     for chunk in chunks:
         counts += np.bincount(chunk, minlength=256)
@@ -114,7 +102,6 @@ def _counted(chunks: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def _boxes(pack: Pack) -> dict[str, Any] | None:
-    """Count the boxes and the samples that have any; name the columns of the boxes."""
     if "boxes" not in pack.index_file:
         return None
     counts = np.diff(pack.index_file.column("box_offsets").array())
@@ -124,7 +111,6 @@ def _boxes(pack: Pack) -> dict[str, Any] | None:
 
 
 def _metadata(pack: Pack) -> dict[str, int] | None:
-    """Count the samples that have metadata, and the bytes of the metadata."""
     if "meta_data" not in pack.index_file:
         return None
     lengths = np.diff(pack.index_file.column("meta_offsets").array())
@@ -147,7 +133,6 @@ def _kinds(pack: Pack) -> dict[str, Any]:
 
 
 def _with_points(pack: Pack) -> int:
-    """How many images have seek points in the index."""
     if "seek_offsets" not in pack.index_file:
         return 0
     return int(np.count_nonzero(np.diff(pack.index_file.column("seek_offsets").array())))
@@ -172,7 +157,6 @@ def _named(counts: np.ndarray, names: dict[int, str]) -> dict[str, int]:
 
 
 def _splits(pack: Pack) -> dict[str, int] | None:
-    """Count the samples of each split."""
     names = pack.metadata.get("splits")
     if names is None or "split" not in pack.index_file:
         return None
@@ -181,7 +165,6 @@ def _splits(pack: Pack) -> dict[str, int] | None:
 
 
 def _labels(labels: np.ndarray | None, classes: int) -> dict[str, Any] | None:
-    """Count the samples of each class."""
     if labels is None:
         return None
     if labels.ndim == 2:

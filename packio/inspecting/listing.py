@@ -20,15 +20,11 @@ _NEAR = 0.6  # difflib's ratio
 
 
 class Line(NamedTuple):
-    """One sample: its row of the index, its key, and its label.
-
-    Attributes:
-        label: int, list of float, or None without labels.
-    """
+    """One sample of a pack."""
 
     row: Row
     key: bytes
-    label: Any
+    label: Any  # int, list of float, or None without labels
 
 
 def list_samples(
@@ -51,13 +47,10 @@ def _keys(pack: Pack, indices: np.ndarray) -> list[bytes]:
     return [data[starts[i - first] : starts[i - first + 1]] for i in indices.tolist()]
 
 
-def keys_near(pack: Pack, key: bytes) -> list[tuple[int, bytes]]:
-    """Find the keys that resemble an unknown one most.
+def find_similar_keys(pack: Pack, key: bytes) -> list[tuple[int, bytes]]:
+    """Find up to five keys that resemble an unknown one: index and key, the most similar first.
 
     The candidates are the key's neighbours in sorted order, and keys that contain its file name.
-
-    Returns:
-        Up to 5 pairs of index and key, the most similar first.
     """
     found = {row: pack.key_bytes(row) for row in [*_neighbours(pack, key), *_with_name(pack, key)]}
     target = os.fsdecode(key).lower()

@@ -189,7 +189,8 @@ def make_thumbnail(
         width, height = image.size
         if image.mode[0] in "IF":
             small = _from_array(np.asarray(image))
-        elif image.format != "JPEG" or not jpeg_header.has_dct(data):  # else thumbnail() decodes less
+        # thumbnail() decodes less of the other JPEGs
+        elif image.format != "JPEG" or not jpeg_header.has_dct(data):
             small = image.convert("RGB")
         small.thumbnail((edge, edge))
         small = small.convert("RGB")

@@ -11,15 +11,13 @@ import hashlib
 import os
 import tempfile
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent import futures
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from packio import __version__, registry
-from packio.errors import PackioError, WorkerDiedError
+from packio.errors import PackioError
 from packio.formats import Format, Reading
 from packio.images import native
 from packio.index import columns as made
@@ -31,12 +29,10 @@ from packio.packs.parts import Part
 from packio.storage import objects, urls
 from packio.storage.objects import Facts, OpenUrl, StreamedObject
 from packio.storage.urls import Url
-from packio.system import interrupts
-from packio.system.pools import ThreadPool
+from packio.system import files
+from packio.system.tasks import run_tasks
 
 _SENT = 1024  # objects that an engine has at a time
-_ATTEMPTS = 3  # of an engine, for an object whose worker dies
-_WAIT_SECONDS = 0.5
 
 Told = Callable[[int, int], object]  # bytes of objects that are done, bytes of all
 
@@ -78,71 +74,42 @@ class Done:
     """Tells the bytes of the objects that are done."""
 
     def __init__(self, bucket: Bucket, missing: Sequence[str], told: Told | None) -> None:
-        self._facts, self._told, self._lock = bucket.facts, told, threading.Lock()
+        self._facts, self._told = bucket.facts, told
         self._whole = sum(facts.size for facts in bucket.facts.values())
         self._bytes = self._whole - sum(bucket.facts[name].size for name in missing)
 
     def add(self, name: str) -> None:
-        """Note that an object is done."""
-        with self._lock:
-            self._bytes += self._facts[name].size
-            if self._told is not None:
-                self._told(self._bytes, self._whole)
+        self._bytes += self._facts[name].size
+        if self._told is not None:
+            self._told(self._bytes, self._whole)
 
 
-def run(work: Work, wanted: Sequence[tuple[Path, str]], workers: int, done: Done) -> None:
-    """Make parts in threads."""
-    stopped = threading.Event()
+def run(
+    engine: Executor, work: Work, wanted: Sequence[tuple[Path, str]], done: Done, *, here: bool
+) -> None:
+    """Have an engine make parts, or threads of this process (`here`), which write them."""
+    paths, stopped = {name: path for path, name in wanted}, threading.Event()
 
-    def make(path: Path, name: str) -> None:
-        if not stopped.is_set():
-            _make(work, path, name, work.bucket.facts[name], stopped)
-            done.add(name)
+    def keep(task: tuple[Work, str], future: Future[bytes | None]) -> None:
+        if (data := future.result()) is not None:  # else it is written
+            with files.replacing(paths[task[1]]) as file:
+                file.write(data)
+        done.add(task[1])
 
-    with ThreadPool(workers, "packio-reindex") as pool:
-        waiting = [pool.submit(make, path, name) for path, name in wanted]
-        try:
-            for future in waiting:
-                future.result()
-        except BaseException:
-            stopped.set()
-            pool.shutdown(wait=True, cancel_futures=True)
-            _raise_cause(waiting)
-            raise
+    def make(work: Work, name: str) -> None:
+        _make(work, paths[name], name, stopped)
 
-
-def run_on(engine: Executor, work: Work, wanted: Sequence[tuple[Path, str]], done: Done) -> None:
-    """Have an engine make parts. A part that died with its worker is tried again."""
-    waiting = deque((path, name, 1) for path, name in wanted)
-    running: dict[futures.Future[bytes], tuple[Path, str, int]] = {}
-    try:
-        while waiting or running:
-            while waiting and len(running) < _SENT:
-                path, name, attempt = waiting.popleft()
-                running[engine.submit(_part_of, work.alone(name), name)] = path, name, attempt
-            with interrupts.deferred():  # Python leaves locks locked when it ends a wait
-                ended, _ = futures.wait(running, _WAIT_SECONDS, futures.FIRST_COMPLETED)
-            for future in ended:
-                path, name, attempt = running.pop(future)
-                try:
-                    parts.keep(path, future.result())
-                except WorkerDiedError:
-                    if attempt == _ATTEMPTS:
-                        raise
-                    waiting.append((path, name, attempt + 1))
-                else:
-                    done.add(name)
-    except BaseException:
-        for future in running:
-            future.cancel()
-        raise
+    run_tasks(
+        engine, make if here else _part_of, ((work.alone(name), name) for _, name in wanted), keep,
+        most=_SENT, stop=stopped.set,
+    )  # fmt: skip
 
 
 def _part_of(work: Work, name: str) -> bytes:
     """The part of one object, made in another process or on another machine."""
     with tempfile.TemporaryDirectory(prefix="packio-") as folder:
         path = Path(folder) / f"part{INDEX_SUFFIX}"
-        _make(work, path, name, work.bucket.facts[name], threading.Event())
+        _make(work, path, name, threading.Event())
         return path.read_bytes()
 
 
@@ -185,16 +152,9 @@ def _versions(*, seek_points: bool) -> dict[str, str]:
     return told
 
 
-def _raise_cause(waiting: list[Any]) -> None:
-    """Raise the first error that is not just that another worker failed."""
-    for future in waiting:
-        error = future.exception() if future.done() and not future.cancelled() else None
-        if isinstance(error, PackioError) and ": stopped, as another" not in str(error):
-            raise error
-
-
-def _make(work: Work, path: Path, name: str, facts: Facts, stopped: threading.Event) -> None:
+def _make(work: Work, path: Path, name: str, stopped: threading.Event) -> None:
     """Make the part of one object."""
+    facts = work.bucket.facts[name]
     url = urls.child(work.bucket.root, name)
     for only_labelled in (False, True):
         found = StreamedObject(url, facts.size, work.ahead, stopped)

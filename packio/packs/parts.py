@@ -19,7 +19,6 @@ from packio.index import indexfile, pieces, raw_blocks
 from packio.index.indexfile import Index
 from packio.packs.collecting import NO_LABEL, LeftOut, folders_of, unique_keys
 from packio.sample.relabelling import Relabelling
-from packio.system import files
 
 Table = dict[str, np.ndarray]
 
@@ -54,12 +53,6 @@ def write(path: Path, part: Part, fields: Mapping[str, str], columns: Table) -> 
     """Write a part, all of it or nothing."""
     metadata = {"version": indexfile.VERSION, "fields": fields, "part": dataclasses.asdict(part)}
     indexfile.write(path, columns, metadata)
-
-
-def keep(path: Path, data: bytes) -> None:
-    """Write the bytes of a part that was made elsewhere, all of them or nothing."""
-    with files.replacing(path) as file:
-        file.write(data)
 
 
 def read(path: Path) -> Part | None:

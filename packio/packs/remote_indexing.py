@@ -26,6 +26,7 @@ from packio.packs.parts import Part
 from packio.storage import urls
 from packio.storage.urls import Url
 from packio.system import cache, files, locks
+from packio.system.pools import ThreadPool
 
 _REQUESTS = 16  # of all workers, ahead of what is read
 
@@ -48,11 +49,11 @@ def reindex(
         found = [folder / f"{i:06d}{INDEX_SUFFIX}" for i in range(len(bucket.facts))]
         missing = bucket_parts.missing(work, found)
         done = bucket_parts.Done(bucket, [name for _, name in missing], told)
-        if started is None:
-            bucket_parts.run(work, missing, min(num_workers, len(bucket.facts)), done)
-        elif missing:
-            with started(bucket_parts.sight(work)) as engine:
-                bucket_parts.run_on(engine, work, missing, done)
+        if missing:
+            workers = min(num_workers, len(bucket.facts))
+            here: AbstractContextManager[Executor] = ThreadPool(workers, "packio-reindex")
+            with here if started is None else started(bucket_parts.sight(work)) as engine:
+                bucket_parts.run(engine, work, missing, done, here=started is None)
         _publish(folder, found, work, place, url)
     files.remove(folder)
     return place

@@ -7,13 +7,13 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
 
 from packio.packing.run import executors
-from packio.system import interrupts
 from packio.system.pools import ThreadPool
 from packio.system.progress import PROGRESS_SECONDS, Progress, ProgressCallback
+from packio.system.tasks import run_tasks
 
 THREADS = 4  # that read files in this process
 _T = TypeVar("_T")
@@ -53,22 +53,17 @@ class Carrier:
             made: Returns how many samples are done, those of unfinished tasks included.
             threads: Of this process, unless there are workers.
         """
-        waiting = list(reversed(tasks))
-        running: set[Future[_T]] = set()
+
+        def count(_: tuple[Any], future: Future[_T]) -> None:
+            nonlocal done
+            done += took(future.result())
+
         with self._engine(min(self._workers, len(tasks)), threads) as engine:
-            try:
-                while waiting or running:
-                    while waiting and len(running) < 2 * max(self._workers, THREADS):
-                        running.add(engine.submit(function, waiting.pop()))
-                    with interrupts.deferred():
-                        ended, running = wait(running, PROGRESS_SECONDS, FIRST_COMPLETED)
-                    done += sum(took(future.result()) for future in ended)
-                    self._tell(max(done, made()), total, stage)
-            except BaseException:
-                self._stopped.set()
-                for future in running:
-                    future.cancel()
-                raise
+            run_tasks(
+                engine, function, ((task,) for task in tasks), count,
+                most=2 * max(self._workers, THREADS), attempts=1,
+                step=lambda: self._tell(max(done, made()), total, stage), stop=self._stopped.set,
+            )  # fmt: skip
 
     @contextlib.contextmanager
     def _engine(self, workers: int, threads: int) -> Iterator[Executor]:

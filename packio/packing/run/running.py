@@ -7,8 +7,8 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -23,11 +23,11 @@ from packio.packing.run import cluster, executors, sameness, shards, stat_cache,
 from packio.packing.run.journal import Journal
 from packio.packing.run.tally import Done
 from packio.storage import workshop
-from packio.system import files, interrupts
+from packio.system import files
 from packio.system.progress import PROGRESS_SECONDS, Progress, ProgressCallback
+from packio.system.tasks import ATTEMPTS, run_tasks
 
 _SHOWN = 10  # bad images that an error message lists
-_ATTEMPTS = 3  # at a shard whose process dies
 
 
 class Means(NamedTuple):
@@ -185,8 +185,24 @@ class Run:
                 workers = min(engine.slots, len(missing))
                 stack.enter_context(visibility.scratch_in(journal.folder, self.plan.listing))
                 engine.show(visibility.Sight.of(self.plan, journal))
-            tasks = {number: self._task(number, journal, workers) for number in missing}
-            outcomes = sorted(self._outcomes(engine, tasks))
+            tasks = [(self._task(number, journal, workers),) for number in missing]
+            outcomes = list[shards.Outcome]()
+            self._report_progress(tally.total())
+
+            def took(task: tuple[shards.Task], future: Future[shards.Outcome]) -> None:
+                try:
+                    outcomes.append(future.result())
+                except WorkerDiedError as error:
+                    raise WorkerDiedError(
+                        f"{self.out}: shard {task[0].number} failed {ATTEMPTS} times: {error}; "
+                        "run it again with fewer --workers or less --memory"
+                    ) from error
+
+            run_tasks(
+                engine, shards.write, tasks, took,
+                step=lambda: self._report_progress(tally.total()), stop=tally.stop,
+            )  # fmt: skip
+            outcomes.sort()
         limit, bad = self.means.max_errors, sum(len(o.skipped) for o in outcomes)
         if limit is not None and max(bad, tally.total().bad) > limit:
             raise _bad_images(self.out, [s for o in outcomes for s in o.skipped], None, limit=limit)
@@ -208,41 +224,6 @@ class Run:
             suffix = self.out.suffix or self._container.caps.suffixes[0]
             return f"{self.out.stem}-{self.first + number:05d}{suffix}"
         return "." if self._container.caps.is_directory else self.out.name
-
-    def _outcomes(
-        self, engine: Executor, tasks: dict[int, shards.Task]
-    ) -> Iterator[shards.Outcome]:
-        """Run tasks, yield their outcomes as they end, and report the progress meanwhile."""
-        tally = next(iter(tasks.values())).tally
-        attempts = dict.fromkeys(tasks, 0)
-        running: dict[Future[shards.Outcome], int] = {}
-        waiting = list(reversed(tasks))
-        self._report_progress(tally.total())
-        try:
-            while waiting or running:
-                while waiting:
-                    number = waiting.pop()
-                    attempts[number] += 1
-                    running[engine.submit(shards.write, tasks[number])] = number
-                with interrupts.deferred():  # Python leaves locks locked when it ends a wait
-                    done, _ = wait(running, PROGRESS_SECONDS, FIRST_COMPLETED)
-                for future in done:
-                    number = running.pop(future)
-                    try:
-                        yield future.result()
-                    except WorkerDiedError as error:
-                        if attempts[number] == _ATTEMPTS:
-                            raise WorkerDiedError(
-                                f"{self.out}: shard {number} failed {_ATTEMPTS} times: {error}; "
-                                "run it again with fewer --workers or less --memory"
-                            ) from error
-                        waiting.append(number)
-                self._report_progress(tally.total())
-        except BaseException:
-            tally.stop()
-            for future in running:
-                future.cancel()
-            raise
 
     def _report_progress(self, done: Done) -> None:
         now, samples = time.monotonic(), self._before + done.samples

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from packio.errors import OptionError
 from packio.index import pieces
 from packio.index.pieces import Content, Pieces
 from packio.index.sorting import Keys, key_order, merged_order
@@ -97,6 +98,33 @@ def absent(name: str, dtype: np.dtype, tail: Sequence[int], count: int) -> np.nd
     if name in RAGGED.values() or name.startswith("boxes/"):
         return np.zeros((0, *tail), dtype)
     return np.full((count, *tail), -1 if name.endswith("/offset") else 0, dtype)
+
+
+def alike(
+    tables: Sequence[Mapping[str, np.ndarray]], names: Iterable[str], where: object
+) -> list[dict[str, np.ndarray]]:
+    """The tables with the same columns each, of those named; see `absent`."""
+    like = {name: column for table in tables for name, column in table.items()}
+    like = {name: like[name] for name in names}
+    for name in [n for n in like if n.startswith("boxes/")]:
+        if any(t[name].dtype.kind == "f" for t in tables if name in t):
+            like[name] = np.zeros(0, np.float32)
+    found = []
+    for table in tables:
+        count, full = len(table["image/offset"]), {}
+        for name, column in like.items():
+            of_boxes = name.startswith("boxes/")
+            if name not in table and of_boxes and len(table.get("boxes", ())):
+                raise OptionError(
+                    f"{where}: some samples have boxes without the column "
+                    f"{name.partition('/')[2]!r}"
+                )
+            own = table.get(name)
+            if own is None:
+                own = absent(name, column.dtype, column.shape[1:], count)
+            full[name] = own.astype(column.dtype) if of_boxes else own
+        found.append(full)
+    return found
 
 
 def joined(tables: Sequence[Mapping[str, np.ndarray]], files: Sequence[int]) -> dict[str, Content]:

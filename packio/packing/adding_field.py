@@ -24,10 +24,7 @@ from packio.errors import (
     UnfinishedPackError,
 )
 from packio.packing import sourcing
-from packio.packing.fields import journal
-from packio.packing.fields.asking import AddReport, Asked
-from packio.packing.fields.job import Job
-from packio.packing.fields.journal import SUFFIX
+from packio.packing.fields.job import SUFFIX, AddOptions, AddReport, Job, check_none_left
 from packio.packing.publish import fields as publishing
 from packio.packs import opening
 from packio.sample import fields, levels
@@ -141,7 +138,7 @@ def add_field(
     fields.check_name(name)
     sourcing.check_positive(workers=workers or None, batch_size=batch_size)
     _check_can_be_sent(values, workers)
-    asked = Asked(
+    asked = AddOptions(
         name, kind, on_error == "skip", missing, only_new, workers, batch_size, max_errors,
         progress, began,
     )  # fmt: skip
@@ -180,7 +177,7 @@ def drop_field(path: str | os.PathLike[str], name: str) -> DropReport:
     """
     with _changing(path) as (shop, pack):
         _check_droppable(pack, name)
-        journal.check_none_left(shop.out, "dropping a field")
+        check_none_left(shop.out, "dropping a field")
         sizes = {file: size for file, size, _ in pack.index_file.files()}
         digest, removed, remaining = publishing.drop(pack, name, shop)
         freed = sum(sizes[file] for file in removed)

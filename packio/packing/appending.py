@@ -22,7 +22,7 @@ from packio.errors import NotAPackError, OptionError, PackioError, UnfinishedPac
 from packio.index import indexfile
 from packio.index.metadata import origins_of
 from packio.packing import sourcing
-from packio.packing.fields import journal
+from packio.packing.fields.job import check_none_left
 from packio.packing.images.levels import without_levels
 from packio.packing.plan import planning
 from packio.packing.plan.growth import Growth, changed_keys, find_growth
@@ -136,7 +136,7 @@ def append(
             growth = compare_keys(pack)
             changed = tuple(changed_keys(pack, growth, _recipe(pack)))
             return _report(pack, growth, adding.Added(0, 0, pack.digest, []), began, changed)
-    journal.check_none_left(out, "appending")
+    check_none_left(out, "appending")
     was_killed = os.path.lexists(out.with_name(out.name + indexfile.APPENDING_SUFFIX))
     with (
         workshop.opened(out, suffix=indexfile.APPENDING_SUFFIX) as shop,

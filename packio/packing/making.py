@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
-from packio.errors import DecodeError, OptionError
+from packio.errors import OptionError
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX
 from packio.packing import sourcing
 from packio.packing.images.levels import Levels, resolve
@@ -20,10 +20,8 @@ from packio.packing.plan import advising, planning
 from packio.packing.publish import remote, target
 from packio.packing.report import PackReport, make_listing_callback
 from packio.packing.run import sameness
-from packio.packing.run.journal import Journal
-from packio.packing.run.running import Means, Run
+from packio.packing.run.running import Means, Run, check_journal, journal_of
 from packio.packs import opening
-from packio.sources import Listing, ReadRecord
 from packio.storage import filesystems, urls, workshop
 from packio.system import locks
 from packio.system.files import absolute
@@ -151,7 +149,7 @@ def pack(
     plan = planning.make(listing, format_name, recipe, shards=shards, shard_size=shard_size)
     means = Means(
         engine, planning.count_workers(plan, num_workers), threads, memory, max_errors, part,
-        finish, progress,
+        finish, None if quarantine is None else Path(os.path.realpath(quarantine)), progress,
     )  # fmt: skip
     is_made = functools.partial(sameness.is_made_by, plan, skip)
     make = functools.partial(_make, plan, is_made, means, began, skip=skip)
@@ -161,9 +159,6 @@ def pack(
         report = make(out, overwrite=overwrite)
         if (advice := filesystems.advice(out, plan.format)) is not None:
             report = dataclasses.replace(report, warnings=(*report.warnings, advice))
-    if quarantine is not None and not report.up_to_date:
-        copied = _quarantine(plan.listing, report, Path(quarantine))
-        report = dataclasses.replace(report, quarantined=copied)
     return report
 
 
@@ -249,45 +244,11 @@ def _make(
             if found.report is not None:
                 return found.report
             if means.finish:  # before opening the workshop, which clears shards of another plan
-                Journal(workshop.Workshop.of(out).shards, plan, out).check(skip=skip)
+                journal = journal_of(plan, workshop.Workshop.of(out).shards)
+                check_journal(plan, out, journal, skip=skip)
             run = Run(plan, out, means, began, skip=skip)
             with workshop.opened(out, shared=means.part is not None) as shop:
                 if overwrite or not os.path.lexists(out):
                     report = run.into(shop)
                     return report if means.part else report.with_lost(found.lost)
                 shop.keep = False  # another run made the pack just now: compare
-
-
-def _quarantine(listing: Listing, report: PackReport, folder: Path) -> int:
-    """Copy the bad samples that can be read into a folder, under their keys; count the samples."""
-    folder = Path(os.path.realpath(folder))
-    positions = {key: i for i, key in enumerate(listing.keys)}
-    copied = 0
-    with listing.opened() as read:
-        for skip in report.skipped:
-            if skip.key not in positions:
-                continue
-            with contextlib.suppress(OSError, DecodeError):
-                copies = _copies(listing, read, positions[skip.key])
-                targets = {Path(os.path.normpath(folder / os.fsdecode(name).lstrip("/"))): data
-                           for name, data in copies.items()}  # fmt: skip
-                targets = {path: data for path, data in targets.items() if folder in path.parents}
-                for target, data in targets.items():
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    target.write_bytes(data)
-                copied += bool(targets)
-    return copied
-
-
-def _copies(listing: Listing, read: ReadRecord, position: int) -> dict[bytes, bytes]:
-    """What is copied of a bad sample: path → bytes.
-
-    The files of a sample, such as an image and a mask, are copied as they are, also if a file is no
-    image. Of a sample without files of its own, as in an archive, the image is copied.
-    """
-    key = listing.keys[position]
-    own = () if listing.files is None else listing.files[position]
-    if listing.root is None or key not in own:
-        return {key: read(position).image.data}
-    root = os.fsencode(listing.root)
-    return {name: Path(os.fsdecode(os.path.join(root, name))).read_bytes() for name in own}

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from packio.errors import OptionError
 from packio.formats import Reading
-from packio.packing.run import cluster, executors
+from packio.packing.run import cluster, executors, node_check
 from packio.packs import indexing, remote_indexing
-from packio.packs.bucket_parts import Sight
+from packio.packs.bucket_parts import Work
 from packio.storage import urls
 from packio.storage.urls import Url
 from packio.system.files import absolute
@@ -103,9 +103,11 @@ def reindex(
 
 
 @contextlib.contextmanager
-def _started(engine: str | Executor, sight: Sight) -> Iterator[Executor]:
+def _started(engine: str | Executor, work: Work) -> Iterator[Executor]:
     """Start an engine whose nodes see what this process sees."""
     with executors.started(engine, 1) as found:
         if isinstance(found, cluster.Cluster):
-            found.show(sight)
+            name, facts = next(iter(work.bucket.facts.items()))
+            url = urls.child(work.bucket.root, name)
+            found.show(node_check.of_object(url, facts, seek_points=work.seek_points))
         yield found

@@ -1,39 +1,42 @@
-"""Parts of the index of a container at URLs, one an object: made here in threads, or elsewhere.
+"""Parts of the index of a container at URLs, one an object, made in threads or by an engine.
 
-An engine makes them elsewhere, in processes or on a cluster. Each part comes back as bytes and is
-kept here: a run that is cut short goes on with the objects that are missing, on any engine.
+Each part is a record of a journal in the user's cache (`packio.storage.journal`), where the
+metadata has, under ``part``, what else is known of its object. A run that is cut short goes on with
+the objects that are missing, on any engine.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
+import itertools
 import os
-import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from pathlib import Path
-from typing import NamedTuple
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
 
 from packio import __version__, registry
-from packio.errors import PackioError
+from packio.errors import OptionError, PackioError
 from packio.formats import Format, Reading
-from packio.images import native
 from packio.index import columns as made
-from packio.index.indexfile import INDEX_SUFFIX
-from packio.packs import parts
+from packio.index import indexfile, pieces, raw_blocks
+from packio.index.indexfile import Index
 from packio.packs.buckets import Bucket
-from packio.packs.collecting import Collected
-from packio.packs.parts import Part
+from packio.packs.collecting import NO_LABEL, Collected, LeftOut, folders_of, unique_keys
+from packio.sample.relabelling import Relabelling
 from packio.storage import objects, urls
-from packio.storage.objects import Facts, OpenUrl, StreamedObject
-from packio.storage.urls import Url
-from packio.system import files
+from packio.storage.journal import Journal
+from packio.storage.objects import OpenUrl, StreamedObject
 from packio.system.tasks import run_tasks
 
 _SENT = 1024  # objects that an engine has at a time
 
+Table = dict[str, np.ndarray]
 Told = Callable[[int, int], object]  # bytes of objects that are done, bytes of all
 
 
@@ -59,102 +62,68 @@ class Work:
         return hashlib.sha256(text).hexdigest()
 
 
-def missing(work: Work, paths: Sequence[Path]) -> list[tuple[Path, str]]:
-    """The parts that are not there yet, and the names of their objects."""
-    pairs = zip(paths, work.bucket.facts.items(), strict=True)
-    return [(path, name) for path, (name, facts) in pairs if not _is_there(path, facts)]
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """What one object brings to an index."""
+
+    name: str  # relative to the root
+    size: int
+    version: str
+    samples: int
+    skipped: int  # records that are no good sample
+    left_out: list[list[str]]  # key and reason of the first of them
+    least_label: int | None  # as found; None: no label is an int
+    remarks: tuple[str, ...]  # what is not in the index, one sentence each
+    names: list[str]  # of the classes, if labels are texts
 
 
-def _is_there(path: Path, facts: Facts) -> bool:
-    old = parts.read(path)
-    return old is not None and bool(facts.version) and (old.size, old.version) == facts
+def read(record: Index | None) -> Part | None:
+    """What a record says of its object; None if there is no record, or it is damaged."""
+    try:
+        if record is None:
+            return None
+        record.check()
+        said = record.metadata["part"]
+        return Part(**{**said, "remarks": tuple(said["remarks"])})
+    except (PackioError, KeyError, TypeError):
+        return None
 
 
-class Done:
-    """Tells the bytes of the objects that are done."""
+def make(
+    engine: AbstractContextManager[Executor], work: Work, journal: Journal, told: Told | None, *,
+    here: bool,
+) -> None:  # fmt: skip
+    """Make the parts that are not there yet, by an engine or by threads of this process."""
+    facts, missing, done = work.bucket.facts, dict[str, int](), 0
+    for number, (name, now) in enumerate(facts.items()):
+        old = read(journal.find(number))
+        if old is not None and now.version and (old.size, old.version) == now:
+            done += now.size
+        else:
+            journal.forget(number)  # of an object that has changed since
+            missing[name] = number
+    if not missing:
+        return
+    total, stopped = sum(one.size for one in facts.values()), threading.Event()
 
-    def __init__(self, bucket: Bucket, missing: Sequence[str], told: Told | None) -> None:
-        self._facts, self._told = bucket.facts, told
-        self._whole = sum(facts.size for facts in bucket.facts.values())
-        self._bytes = self._whole - sum(bucket.facts[name].size for name in missing)
+    def took(task: tuple[Work, str], future: Future[tuple[Table, dict[str, Any]]]) -> None:
+        nonlocal done
+        journal.finish(missing[task[1]], *future.result())
+        done += facts[task[1]].size
+        if told is not None:
+            told(done, total)
 
-    def add(self, name: str) -> None:
-        self._bytes += self._facts[name].size
-        if self._told is not None:
-            self._told(self._bytes, self._whole)
-
-
-def run(
-    engine: Executor, work: Work, wanted: Sequence[tuple[Path, str]], done: Done, *, here: bool
-) -> None:
-    """Have an engine make parts, or threads of this process (`here`), which write them."""
-    paths, stopped = {name: path for path, name in wanted}, threading.Event()
-
-    def keep(task: tuple[Work, str], future: Future[bytes | None]) -> None:
-        if (data := future.result()) is not None:  # else it is written
-            with files.replacing(paths[task[1]]) as file:
-                file.write(data)
-        done.add(task[1])
-
-    def make(work: Work, name: str) -> None:
-        _make(work, paths[name], name, stopped)
-
-    run_tasks(
-        engine, make if here else _part_of, ((work.alone(name), name) for _, name in wanted), keep,
-        most=_SENT, stop=stopped.set,
-    )  # fmt: skip
+    function = functools.partial(_make, stopped=stopped) if here else _make
+    tasks = ((work.alone(name), name) for name in missing)
+    with engine as running:
+        run_tasks(running, function, tasks, took, most=_SENT, stop=stopped.set)
 
 
-def _part_of(work: Work, name: str) -> bytes:
-    """The part of one object, made in another process or on another machine."""
-    with tempfile.TemporaryDirectory(prefix="packio-") as folder:
-        path = Path(folder) / f"part{INDEX_SUFFIX}"
-        _make(work, path, name, threading.Event())
-        return path.read_bytes()
-
-
-class Sight(NamedTuple):
-    """What this process sees of a container, for a comparison with what a node sees. It pickles.
-
-    Attributes:
-        url: Of the first object.
-        facts: What the service says of it.
-        versions: Versions of all that decides what is in the index.
-    """
-
-    url: Url
-    facts: Facts
-    versions: dict[str, str]
-
-    def trouble(self) -> str:
-        """Tell what this process cannot see; "" if it sees the same."""
-        mine = _versions(seek_points="the native core" in self.versions)
-        for name, version in self.versions.items():
-            if mine.get(name) != version:
-                return f"{name} is {mine.get(name, 'missing')} there, {version} here"
-        try:
-            return "" if objects.facts(self.url) == self.facts else f"{self.url}: another object"
-        except PackioError as error:
-            return str(error)
-
-
-def sight(work: Work) -> Sight:
-    """Look at the container as this process sees it."""
-    name, facts = next(iter(work.bucket.facts.items()))
-    versions = _versions(seek_points=work.seek_points)
-    return Sight(urls.child(work.bucket.root, name), facts, versions)
-
-
-def _versions(*, seek_points: bool) -> dict[str, str]:
-    told = {"packio": __version__}
-    if seek_points:  # which only the core finds
-        told["the native core"] = "missing" if native.why_not() else "compiled"
-    return told
-
-
-def _make(work: Work, path: Path, name: str, stopped: threading.Event) -> None:
-    """Make the part of one object."""
-    facts = work.bucket.facts[name]
+def _make(
+    work: Work, name: str, stopped: threading.Event | None = None
+) -> tuple[Table, dict[str, Any]]:
+    """Columns and metadata of the part of one object."""
+    facts, stopped = work.bucket.facts[name], stopped or threading.Event()
     url = urls.child(work.bucket.root, name)
     for only_labelled in (False, True):
         found = StreamedObject(url, facts.size, work.ahead, stopped)
@@ -169,15 +138,16 @@ def _make(work: Work, path: Path, name: str, stopped: threading.Event) -> None:
         name, facts.size, facts.version, count, samples.left_out.count, samples.left_out.listed,
         samples.least_label, tuple(samples.remarks()), samples.names,
     )  # fmt: skip
-    parts.write(path, part, samples.fields, columns)
+    return columns, {
+        "version": indexfile.VERSION, "fields": samples.fields, "part": dataclasses.asdict(part)
+    }  # fmt: skip
 
 
 def _collected(work: Work, url: OpenUrl, *, only_labelled: bool) -> tuple[Collected, int]:
     """Scan an object, and collect its samples; return how many they are."""
     form: Format = registry.load("formats", work.bucket.format)
-    text = os.fspath(url).removeprefix(
-        f"{os.fspath(work.bucket.root)}/"
-    )  # as the format calls the file
+    # as the format calls the file
+    text = os.fspath(url).removeprefix(f"{os.fspath(work.bucket.root)}/")
     samples = Collected(
         work.bucket.root, [text], form, work.reading.label_offset, seek_points=work.seek_points,
         storage=_OneObject(url.opened), only_labelled=only_labelled,
@@ -194,3 +164,65 @@ class _OneObject:
     def read(self, file: int, offset: int, length: int) -> bytes:
         """Read a range; the format has checked that it is within the object."""
         return self._opened.read(length, offset)
+
+
+def labelled(parts: Iterable[tuple[Part, Index]]) -> list[tuple[Part, Index]]:
+    """The parts; if some have labels, the samples of those without labels are left out."""
+    found = list(parts)
+    if len({"label" in index for part, index in found if part.samples}) < 2:
+        return found
+    return [
+        (_without_samples(part, index) if part.samples and "label" not in index else part, index)
+        for part, index in found
+    ]
+
+
+def _without_samples(part: Part, index: Index) -> Part:
+    left_out = LeftOut()
+    left_out.add(part.skipped, part.left_out)
+    for key in index.every_key():
+        left_out.add(1, [(os.fsdecode(key), NO_LABEL)])
+    return dataclasses.replace(part, samples=0, skipped=left_out.count, left_out=left_out.listed)
+
+
+def joined(
+    parts: Sequence[tuple[Part, Index]], where: object
+) -> tuple[Table, dict[str, str], list[str], list[str]]:
+    """Columns of an index, kinds of its fields, remarks, and classes, of parts with samples."""
+    tables: list[Table] = []
+    fields: dict[str, str] = {}
+    every = sorted({name for part, _ in parts for name in part.names})
+    if every and not all(part.names for part, _ in parts):
+        raise OptionError(f"{where}: labels are texts in some shards, and numbers in others")
+    for part, index in parts:
+        for name, kind in index.fields.items():
+            if fields.setdefault(name, kind) != kind:
+                raise OptionError(f"{where}: field {name!r} is of kind {fields[name]} and {kind}")
+        names = [n for n in index.column_names if n != raw_blocks.COLUMN]
+        table = {name: index.column(name).array() for name in names}
+        if part.names:
+            table["label"] = Relabelling(part.names, every, str(where)).labels(table["label"])
+        tables.append(table)
+    remarks = _alike_labels(tables)
+    joint = made.joined(made.alike(tables, set().union(*tables), where), [1] * len(tables))
+    columns = {name: pieces.of(column).array() for name, column in joint.items()}
+    columns |= unique_keys(_keys(columns))
+    label = columns.get("label")
+    if not every and label is not None and label.ndim == 1:  # as far as the folders tell them
+        every = folders_of(label.tolist(), _keys(columns))
+    return columns, fields, remarks, every
+
+
+def _keys(table: Mapping[str, np.ndarray]) -> list[bytes]:
+    data, starts = table["key_data"].tobytes(), table["key_offsets"].tolist()
+    return [data[a:b] for a, b in itertools.pairwise(starts)]
+
+
+def _alike_labels(tables: Sequence[Table]) -> list[str]:
+    """Make the labels of all tables of one kind, or leave them out; say so."""
+    kinds = {t["label"].shape[1:] if "label" in t else None for t in tables}
+    if len(kinds) < 2:
+        return []
+    for table in tables:
+        table.pop("label", None)
+    return ["labels are left out, as they are not alike in all shards"]

@@ -18,19 +18,19 @@ from packio.errors import CannotCreateError, ReadError
 from packio.formats import Reading
 from packio.index import indexfile
 from packio.index.indexfile import INDEX_SUFFIX
-from packio.packs import bucket_parts, buckets, parts
-from packio.packs.bucket_parts import Sight, Told, Work
+from packio.packs import bucket_parts, buckets
+from packio.packs.bucket_parts import Part, Told, Work
 from packio.packs.buckets import EMPTY, OBJECTS
 from packio.packs.collecting import LeftOut, index_metadata, remarks_of
-from packio.packs.parts import Part
 from packio.storage import urls
+from packio.storage.journal import Journal
 from packio.storage.urls import Url
 from packio.system import cache, files, locks
 from packio.system.pools import ThreadPool
 
 _REQUESTS = 16  # of all workers, ahead of what is read
 
-Started = Callable[[Sight], AbstractContextManager[Executor]]  # an engine that sees the same
+Started = Callable[[Work], AbstractContextManager[Executor]]  # an engine that sees the same
 
 
 def reindex(
@@ -41,20 +41,16 @@ def reindex(
     bucket = buckets.find(url)
     place = index if index is not None else buckets.index_place(url, bucket)
     _try_out(place, url)
-    ahead = max(1, _REQUESTS // min(num_workers, len(bucket.facts)))
-    work = Work(bucket, reading, seek_points, ahead)
+    workers = min(num_workers, len(bucket.facts))
+    work = Work(bucket, reading, seek_points, max(1, _REQUESTS // workers))
     folder = cache.folder("reindex", work.name())
     folder.mkdir(parents=True, exist_ok=True)
     with locks.file_lock(folder.with_suffix(".lock")):
-        found = [folder / f"{i:06d}{INDEX_SUFFIX}" for i in range(len(bucket.facts))]
-        missing = bucket_parts.missing(work, found)
-        done = bucket_parts.Done(bucket, [name for _, name in missing], told)
-        if missing:
-            workers = min(num_workers, len(bucket.facts))
-            here: AbstractContextManager[Executor] = ThreadPool(workers, "packio-reindex")
-            with here if started is None else started(bucket_parts.sight(work)) as engine:
-                bucket_parts.run(engine, work, missing, done, here=started is None)
-        _publish(folder, found, work, place, url)
+        journal = Journal(folder)
+        here: AbstractContextManager[Executor] = ThreadPool(workers, "packio-reindex")
+        engine = here if started is None else started(work)
+        bucket_parts.make(engine, work, journal, told, here=started is None)
+        _publish(journal, work, place, url)
     files.remove(folder)
     return place
 
@@ -77,19 +73,21 @@ def _try_out(place: Path, url: Url) -> None:
         raise CannotCreateError(f"{place}: cannot be written: {reason}{advice}") from error
 
 
-def _publish(folder: Path, paths: list[Path], work: Work, place: Path, url: Url) -> None:
+def _publish(journal: Journal, work: Work, place: Path, url: Url) -> None:
     """Join the parts, and put the index in its place."""
-    found = [part for path in paths if (part := parts.read(path)) is not None]
-    if len(found) != len(paths):
-        raise ReadError(f"{folder}: parts of the index of {url} are gone; run it again")
-    found = parts.labelled(paths, found)
-    full = [path for path, part in zip(paths, found, strict=True) if part.samples]
+    records = [journal.find(number) for number in range(len(work.bucket.facts))]
+    each = [(part, r) for r in records if r is not None and (part := bucket_parts.read(r))]
+    if len(each) != len(records):
+        raise ReadError(f"{journal.folder}: parts of the index of {url} are gone; run it again")
+    each = bucket_parts.labelled(each)
+    found = [part for part, _ in each]
     left_out = LeftOut()
     for part in found:
         left_out.add(part.skipped, part.left_out, part.name if len(found) > 1 else "")
+    full = [one for one in each if one[0].samples]
     if not full:
         raise left_out.no_images(url, work.bucket.format)
-    columns, fields, remarks, classes = parts.joined(full, url)
+    columns, fields, remarks, classes = bucket_parts.joined(full, url)
     least = [part.least_label for part in found if part.least_label is not None]
     metadata = index_metadata(
         work.bucket.format, work.reading, [(p.name, p.samples) for p in found if p.samples],
@@ -100,7 +98,7 @@ def _publish(folder: Path, paths: list[Path], work: Work, place: Path, url: Url)
             EMPTY: [p.name for p in found if not p.samples] or None,
         },
     )  # fmt: skip
-    made_here = folder / f"index{INDEX_SUFFIX}"
+    made_here = journal.folder / f"index{INDEX_SUFFIX}"
     indexfile.write(made_here if isinstance(place, Url) else place, columns, metadata)
     if isinstance(place, Url):
         _send(made_here, place)

@@ -34,6 +34,7 @@ from packio.errors import (
     PackioError,
 )
 from packio.index.indexfile import INDEX_SUFFIX, UNFINISHED_SUFFIX
+from packio.storage.journal import Journal
 from packio.system import interrupts, memory
 from packio.system.files import check_folder_of, check_length, free_bytes, remove, sync, sync_tree
 
@@ -81,7 +82,10 @@ class Workshop:
         left = [path for path in self.folder.iterdir() if path.name not in kept]
         # The last two say what the other files mean.
         for path in sorted(left, key=lambda p: (p.name == PUBLISHED, p.name == NEW_FILES)):
-            remove(path)
+            if path.name == SHARDS:
+                Journal(path).discard()
+            else:
+                remove(path)
 
     def _published(self) -> bool:
         """Tell whether the interrupted run had put its output in place."""

@@ -31,7 +31,7 @@ from packio.errors import (
     SourceError,
 )
 from packio.formats import added_shard, is_added_shard
-from packio.packing.fields import journal, parts
+from packio.packing.fields import job, parts
 from packio.storage import workshop
 
 FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
@@ -660,7 +660,7 @@ def test_the_workshop_of_another_user_is_not_touched(
 ) -> None:
     out = tmp_path / "x.tar"
     packio.pack(image_folder, out)
-    strange = workshop.Workshop.of(out, journal.SUFFIX).folder
+    strange = workshop.Workshop.of(out, job.SUFFIX).folder
     strange.mkdir()
     (strange / "thesis.txt").write_text("years of work")
     with pytest.raises(PackioError, match="not made by packio"):

@@ -14,6 +14,7 @@ from packio.errors import BadImagesError, DecodeError, PackioError
 from packio.images.encodings import check_class_ids
 from packio.packing.fields import parts, values
 from packio.packing.images.placing import placed_mask
+from packio.packing.run.tally import Tally
 from packio.packs import opening
 from packio.sample import fields
 from packio.sample.facts import UNKNOWN, check_mask
@@ -31,43 +32,23 @@ class Problem(NamedTuple):
     reason: str
 
 
-class Task(NamedTuple):
-    """Rows whose values are to be made.
+class MakeTask(NamedTuple):
+    """Rows whose values are to be made."""
 
-    Attributes:
-        folder: Of the journal.
-        pack: Path of the pack.
-        digest: Of the pack.
-        first: The first row.
-        stop: The row behind the last one.
-        name: Of the field.
-        kind: Of the field, or None.
-        function: Makes a value of a sample, or a value each of a list of samples; or None.
-        batch_size: Samples that the function takes at once; None: one, which is no list.
-        inputs: One of each row, if there is no function.
-        skip: Note in the part what is wrong with a value; else the part has no such row.
-        max_errors: Leave the rest if more values than this are bad; None: never.
-    """
-
-    folder: Path
+    number: int  # of the task
+    tally: Tally  # counts rows for the progress
+    folder: Path  # of the journal
     pack: Path
-    digest: str
+    digest: str  # of the pack
     first: int
     stop: int
-    name: str
+    name: str  # of the field
     kind: str | None
-    function: Callable[[Any], Any] | None
-    batch_size: int | None
-    inputs: Sequence[Any]
-    skip: bool
-    max_errors: int | None
-
-
-class Made(NamedTuple):
-    """What a task made: the number of its rows, and the bad values."""
-
-    rows: int
-    problems: list[Problem]
+    function: Callable[[Any], Any] | None  # makes the value of a sample, or of a list of samples
+    batch_size: int | None  # samples that the function takes at once; None: one, which is no list
+    inputs: Sequence[Any]  # one of each row, if there is no function
+    skip: bool  # note in the part what is wrong with a value; else the part has no such row
+    max_errors: int | None  # leave the rest if more values than this are bad; None: never
 
 
 class _Failed(NamedTuple):
@@ -86,8 +67,8 @@ def close() -> None:
     _opened.cache_clear()
 
 
-def make(task: Task, stopped: Callable[[], bool] = bool) -> Made:
-    """Make the values of some rows, and write them as parts."""
+def make(task: MakeTask, stopped: Callable[[], bool] = bool) -> list[Problem]:
+    """Make the values of some rows, write them as parts, and return the bad ones."""
     made, began = _Making(task), time.monotonic()
     try:
         for first in range(task.first, task.stop, task.batch_size or 1):
@@ -100,13 +81,13 @@ def make(task: Task, stopped: Callable[[], bool] = bool) -> Made:
                 began = time.monotonic()
     finally:
         made.flush()
-    return Made(task.stop - task.first, made.problems)
+    return made.problems
 
 
 class _Making:
     """The values made since the last part, and all problems."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: MakeTask) -> None:
         self._task, self._first = task, task.first
         self._kind: str | None = None
         self.problems: list[Problem] = []
@@ -138,6 +119,7 @@ class _Making:
                 header = fields.array_header(field.data)
                 self._shapes[f"{header.shape} {header.dtype}"] += 1
         self._values.append(None if field is None else field.data)
+        self._task.tally.add(self._task.number, 1, 0, 0)
 
     def _field(self, row: int, value: Any) -> Field | None:
         task = self._task
@@ -163,6 +145,7 @@ class _Making:
             self._add(None)
         else:  # the next run makes this row, and no other
             self.flush()
+            self._task.tally.add(self._task.number, 1, 0, 1)
             self._first = row + 1
 
     def _made(self, rows: range) -> list[Any]:

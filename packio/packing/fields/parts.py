@@ -1,102 +1,77 @@
 """Values of a field, made in parts that outlive a run: each part has those of some rows of a pack.
 
-A part is a file ``part-FIRST-STOP.packio`` in the journal's folder. How its bytes lie: 8 bytes of
-magic; u64 rows n; u64 bytes of a JSON header; the header, ``{"kind", "problems", "shapes"}``; n
-bytes, 1 where the row has a value; n+1 i64 offsets; the values end to end; u32 CRC32C of all before
-it. A part that is not whole is made anew.
+A part is a file ``part-FIRST-STOP.packio`` in the journal's folder: a NumPy archive of a JSON
+header, ``{"kind", "problems", "shapes"}``, of which rows have a value, and of the values end to
+end. It is synced before it gets its name. A part that is not whole is made anew.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
-import math
 import os
 import re
-import struct
-import time
-from collections.abc import Iterator, Sequence
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from packio.index.indexfile import crc32c
+from packio.images.encodings import read_facts
+from packio.index import columns
+from packio.packing.run import shards
+from packio.packing.run.reading import Read
+from packio.sample.facts import UNKNOWN
+from packio.sample.fields import PIXELS
+from packio.sample.record import IMAGE, Field, Record
+from packio.storage.journal import PART
 from packio.system import files
 
 ROWS = 1024  # rows of a task, at most
-_COUNT_SECONDS = 1.0  # between two looks at which parts are there
-_MAGIC = b"PKFIELD2"
-_HEAD = struct.Struct("<8sQQ")
-_NAME = re.compile(r"part-(\d+)-(\d+)\.packio")
+_NAME = re.compile(rf"{PART}(\d+)-(\d+)\.packio")
+_BATCH = 16 << 20  # bytes that are handed to the writer at once
+_NO_IMAGE = Field(IMAGE, b"", UNKNOWN)
 
 
 class Part(NamedTuple):
-    """A part that was made.
+    """A part that was made."""
 
-    Attributes:
-        kind: Of its values; None if it has none.
-        problems: Row, key and reason of each value that is bad.
-        shapes: Shape and dtype of arrays → how many there are.
-        present: (n,) bool.
-        offsets: (n+1,) int64 bytes.
-        data: The values, end to end.
-    """
-
-    kind: str | None
-    problems: list[tuple[int, str, str]]
-    shapes: dict[str, int]
-    present: np.ndarray
-    offsets: np.ndarray
-    data: memoryview
+    kind: str | None  # of its values; None: it has none
+    problems: list[tuple[int, str, str]]  # row, key and reason of each bad value
+    shapes: dict[str, int]  # shape and dtype of arrays → how many there are
+    present: np.ndarray  # (n,) bool
+    offsets: np.ndarray  # (n+1,) int64 bytes
+    data: np.ndarray  # uint8, the values end to end
 
     def value(self, row: int) -> bytes | None:
-        """The value of a row, counted from the first of the part; None if it has none."""
+        """The value of a row, counted from the first of the part."""
         if not self.present[row]:
             return None
-        return bytes(self.data[self.offsets[row] : self.offsets[row + 1]])
+        return self.data[self.offsets[row] : self.offsets[row + 1]].tobytes()
 
 
 def write(
     folder: Path, first: int, stop: int, described: dict[str, Any], found: Sequence[bytes | None]
 ) -> None:
-    """Write a part."""
-    header = json.dumps(described).encode()
-    offsets = np.zeros(len(found) + 1, "<i8")
-    np.cumsum([len(value or b"") for value in found], out=offsets[1:])
-    present = np.array([value is not None for value in found], np.uint8)
-    pieces = [_HEAD.pack(_MAGIC, len(found), len(header)), header, present.tobytes(),
-              offsets.tobytes(), *(value for value in found if value)]  # fmt: skip
-    data = b"".join(pieces)
-    write_whole(folder / f"part-{first:012d}-{stop:012d}.packio", data + _crc(data))
-
-
-def _crc(data: bytes) -> bytes:
-    return crc32c(data).to_bytes(4, "little")
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file, or nothing."""
-    with files.replacing(path) as file:
-        file.write(content)
+    data, offsets = columns.ragged([value or b"" for value in found])
+    header = np.frombuffer(json.dumps(described).encode(), np.uint8)
+    present = np.array([value is not None for value in found])
+    with files.replacing(folder / f"{PART}{first:012d}-{stop:012d}.packio") as file:
+        np.savez(file, header=header, present=present, offsets=offsets, data=data)
 
 
 def read(path: Path) -> Part | None:
-    """Read a part; None if it is not whole."""
+    """Read a part, whose checksums NumPy compares; None if it is not whole."""
     try:
-        content = files.content(path)
-        magic, count, size = _HEAD.unpack_from(content)
-        if magic != _MAGIC or _crc(content[:-4]) != content[-4:]:
-            return None
-    except (OSError, struct.error):
+        with np.load(path, allow_pickle=False) as found:
+            table = {name: found[name] for name in ("header", "present", "offsets", "data")}
+        header = json.loads(table.pop("header").tobytes())
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
         return None
-    at = _HEAD.size + size
-    header = json.loads(content[_HEAD.size : at])
-    present = np.frombuffer(content, np.uint8, count, at) != 0
-    offsets = np.frombuffer(content, "<i8", count + 1, at + count)
-    data = memoryview(content)[at + count + offsets.nbytes : -4]
     problems = [(int(row), str(key), str(why)) for row, key, why in header["problems"]]
-    return Part(header["kind"], problems, header["shapes"], present, offsets, data)
+    return Part(header["kind"], problems, header["shapes"], **table)
 
 
 def there(folder: Path) -> list[tuple[int, int, Path]]:
@@ -105,18 +80,13 @@ def there(folder: Path) -> list[tuple[int, int, Path]]:
     return sorted((int(match[1]), int(match[2]), folder / match[0]) for match in matches)
 
 
-class Counter:
-    """Counts the rows whose parts are there, at most once a second: tasks may take hours."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._rows, self._counted = folder, 0, -math.inf
-
-    def __call__(self) -> int:
-        """The number of rows, as of the last count."""
-        if time.monotonic() - self._counted >= _COUNT_SECONDS:
-            self._rows = sum(stop - first for first, stop, _ in there(self._folder))
-            self._counted = time.monotonic()
-        return self._rows
+def whole(folder: Path) -> Iterator[tuple[int, Part]]:
+    """First row and contents of each part."""
+    for first, _, path in there(folder):
+        part = read(path)
+        if part is None:
+            raise OSError(f"{path}: is damaged; run the command again")
+        yield first, part
 
 
 def lacking(
@@ -128,3 +98,39 @@ def lacking(
         for (_, begin), (end, _) in itertools.pairwise([(start, start), *within, (stop, stop)]):
             for first in range(begin, end, most):
                 yield first, min(first + most, end)
+
+
+@dataclasses.dataclass(frozen=True)
+class FieldTask(shards.Task):
+    """A shard to write that holds one field of the samples of a shard that is there."""
+
+    first: int  # row of the pack
+    only: str  # name of the field
+    kind: str
+
+    @property
+    def field(self) -> str:
+        return self.only
+
+    def reads(self, stopped: Callable[[], bool]) -> Iterable[list[Read]]:
+        """The values of the shard's rows, from the parts in the journal."""
+        batch, size, keys = list[Read](), 0, self.listing.keys
+        for first, stop, path in there(self.journal.folder):
+            if first >= self.first + len(keys) or stop <= self.first:
+                continue
+            part = read(path)
+            if part is None:
+                raise OSError(f"{path}: is damaged; run the command again")
+            for row in range(max(first, self.first), min(stop, self.first + len(keys))):
+                value, fields = part.value(row - first), {IMAGE: _NO_IMAGE}
+                if value is not None:
+                    facts = read_facts(value) if self.kind in PIXELS else None
+                    fields[self.only] = Field(self.kind, value, facts)
+                at = row - self.first
+                batch.append(Read(at, Record(keys[at], fields), None, len(value or b"")))
+                size += batch[-1].size
+                if size >= _BATCH or stopped():
+                    yield batch
+                    batch, size = [], 0
+        if batch:
+            yield batch

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from packio import registry
 from packio.errors import SourceError
+from packio.sources._rows import ListedFile
 from packio.sources.tables import columns, lines
+from packio.sources.tables.parquet_files import ParquetFile
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 _KEY_COLUMNS = ("key", "file_name", "filename", "path")
@@ -71,24 +72,22 @@ def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _of_parquet(path: Path, name: str) -> tuple[list[_Cell], np.dtype | None]:
     """The rows of a Parquet file, and the type of the numbers in its lists."""
-    parquet = registry.require("pyarrow.parquet", "parquet")
-    try:
-        key, column = _chosen(path, parquet.read_schema(path).names, name)
-        table = parquet.read_table(path, columns=[key, column])
-        rows = table.to_pylist()
-    except ValueError as error:  # pyarrow's errors of files are ValueErrors
-        raise SourceError(f"{path}: cannot be read as a table: {error}") from error
-    if not rows:
+    listed, nothing = ListedFile.of(path), np.zeros(1, np.int64)
+    with ParquetFile(listed, nothing, nothing).open() as opened:
+        schema, count = opened.schema_arrow, opened.metadata.num_rows
+    key, column = _chosen(path, schema.names, name)
+    if not count:
         raise SourceError(f"{path}: a table without rows")
-    kind = table.schema.field(column).type
+    file = ParquetFile(listed, np.array([0, count]), nothing)
+    kind = schema.field(column).type
     while (inner := getattr(kind, "value_type", None)) is not None:
         kind = inner
     try:
         dtype = np.dtype(kind.to_pandas_dtype())
     except (NotImplementedError, TypeError):
         dtype = None
-    places = (f"{path}: row {number}" for number in range(1, len(rows) + 1))
-    return [_Cell(p, r[key], r[column]) for p, r in zip(places, rows, strict=True)], dtype
+    rows = zip(file.values(key), file.values(column), strict=True)
+    return [_Cell(f"{path}: row {i}", *row) for i, row in enumerate(rows, 1)], dtype
 
 
 def _chosen(path: Path, names: Sequence[str], wanted: str) -> tuple[str, str]:

@@ -23,30 +23,21 @@ _SHOWN = 5
 
 
 class Values(NamedTuple):
-    """The values of a field, of some or all samples of a pack.
+    """The values of a field, of some or all samples of a pack."""
 
-    Attributes:
-        digest: Tells these values from others, so that a run that was cut short can go on.
-        origin: Where they come from, for people.
-        function: Makes the value of a `Sample`; None: the values are known by key.
-        known: Key → path of a file, or a value; empty if a function makes the values.
-        kind: Of the field; None: the values say it.
-        unused: Keys or files that no sample of the pack has.
-    """
-
-    digest: str
-    origin: str
-    function: Callable[[Any], Any] | None
-    known: Mapping[bytes, Any]
-    kind: str | None
-    unused: Sequence[str] = ()
+    digest: str  # tells these values from others, so that a run that was cut short can go on
+    origin: str  # where they come from, for people
+    function: Callable[[Any], Any] | None  # None: the values are known by key
+    known: Mapping[bytes, Any]  # key → path of a file, or a value
+    unused: Sequence[str] = ()  # keys or files that no sample of the pack has
 
 
 def of(values: Any, name: str, keys: Sequence[bytes], kind: str | None) -> Values:
     """Find the values of a field."""
     if callable(values):
         where = f"{getattr(values, '__module__', '')}:{getattr(values, '__qualname__', values)}"
-        return Values(_digest("function", where, kind), where, values, {}, kind)
+        told = json.dumps(("function", where, kind)).encode()
+        return Values(hashlib.sha256(told).hexdigest(), where, values, {})
     if isinstance(values, Mapping):
         return _of_mapping(values.items(), keys, kind, "mapping")
     if not isinstance(values, (str, os.PathLike)):
@@ -132,10 +123,6 @@ def _by_key(values: Iterable[tuple[Any, Any]], where: str) -> dict[bytes, Any]:
     return found
 
 
-def _digest(*what: Any) -> str:
-    return hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()
-
-
 def _of_mapping(
     values: Iterable[tuple[Any, Any]], keys: Sequence[bytes], kind: str | None, where: str
 ) -> Values:
@@ -155,7 +142,7 @@ def _of_mapping(
     taken = set(names.values())
     unused = [os.fsdecode(name) for name in known if name not in taken]
     used = {key: known[name] for key, name in names.items()}
-    return Values(digest.hexdigest(), where, None, used, kind, unused)
+    return Values(digest.hexdigest(), where, None, used, unused)
 
 
 def _matched(
@@ -208,7 +195,7 @@ def _of_folder(folder: Path, keys: Sequence[bytes], kind: str | None) -> Values:
                 "sample; keep one of them"
             )
     unused = [os.fsdecode(name) for name in found.values() if name not in users]
-    return Values(digest.hexdigest(), str(folder), None, known, kind, unused)
+    return Values(digest.hexdigest(), str(folder), None, known, unused)
 
 
 def _walked(folder: Path) -> Iterator[tuple[bytes, os.stat_result]]:

@@ -23,18 +23,11 @@ from packio.system import files, locks
 
 
 class Added(NamedTuple):
-    """What was added to a pack.
-
-    Attributes:
-        samples: Number of new samples.
-        skipped: Number of samples that could not be added.
-        digest: The pack's new digest.
-        warnings: One line each.
-    """
+    """What was added to a pack."""
 
     samples: int
-    skipped: int
-    digest: str
+    skipped: int  # samples that could not be added
+    digest: str  # of the pack now
     warnings: list[str]
 
 

@@ -15,7 +15,6 @@ from packio.formats import Format
 from packio.images.encodings import DTYPES
 from packio.index import columns as made
 from packio.index import indexfile, raw_blocks
-from packio.index.columns import RAGGED
 from packio.index.indexfile import Index
 from packio.index.metadata import origins_of
 from packio.index.pieces import Content
@@ -37,21 +36,13 @@ _FOR_ALL = ("label", "split")  # columns that all samples of a pack have, or non
 
 
 class Assembled(NamedTuple):
-    """The files of a pack that is ready to be published.
+    """The files of a pack that is ready to be published."""
 
-    Attributes:
-        files: Names in the order in which they are put in place, the index last.
-        digest: Digest of the pack.
-        size: Bytes of all files.
-        warnings: One line each.
-        identities: Identities of the source's files, see `packio.packing.run.stat_cache`; or None.
-    """
-
-    files: list[str]
-    digest: str
-    size: int
+    files: list[str]  # in the order in which they are put in place, the index last
+    digest: str  # of the pack
+    size: int  # bytes of all files
     warnings: list[str]
-    identities: np.ndarray | None
+    identities: np.ndarray | None  # of the source's files, see `packio.packing.run.stat_cache`
 
 
 def index_name(plan: Plan, container: Format, out: Path) -> str:
@@ -198,28 +189,7 @@ def alike(tables: Sequence[Table], where: str) -> list[Table]:
         columns.pop(raw_blocks.COLUMN, None)
     if any(len(t.get("boxes", ())) and _IDS not in t for t in tables):
         columns.pop(_IDS, None)
-    for name in [n for n in columns if n.startswith("boxes/")]:
-        if any(t[name].dtype.kind == "f" for t in tables if name in t):
-            columns[name] = np.zeros(0, np.float32)
-    return [
-        {name: _completed(table, name, column) for name, column in columns.items()}
-        for table in tables
-    ]
-
-
-def _completed(table: Table, name: str, like: np.ndarray) -> np.ndarray:
-    """A column of a table, or one that says that the samples have no such value."""
-    samples = len(table["image/offset"])
-    if name in table:
-        found = table[name]
-        return found.astype(like.dtype) if name.startswith("boxes/") else found
-    if name in RAGGED:
-        return np.zeros(samples + 1, np.int64)
-    if name.startswith("boxes/") and len(table.get("boxes", ())):
-        raise OptionError(f"some samples have boxes without the column {name.partition('/')[2]!r}")
-    if name in RAGGED.values() or name.startswith("boxes/"):
-        return like[:0]
-    return np.full(samples, -1 if name.endswith("/offset") else 0, like.dtype)
+    return made.alike(tables, columns, where)
 
 
 def data_files(table: Mapping[str, np.ndarray]) -> int:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,52 +16,82 @@ from packio.errors import OutputExistsError
 from packio.formats import added_shard
 from packio.index import columns as made
 from packio.index import indexfile
+from packio.index.columns import OF_FILES
+from packio.index.indexfile import Index
 from packio.index.metadata import ORIGINS, origins_of
 from packio.index.pieces import Content
-from packio.packing.fields import containers, parts
-from packio.packing.fields.containers import Placed
 from packio.packing.publish import assembly
 from packio.packing.run import stat_cache
 from packio.packs import opening
 from packio.sample import origins
 from packio.sample.recipe import Recipe
+from packio.storage.journal import Journal
 from packio.storage.workshop import Workshop
 from packio.system import files, locks
 
 _REMOVING = "removing.packio"  # in the journal: names of files that nothing refers to any more
 
 
+class Placed(NamedTuple):
+    """The container of a shard: the shard's first row and that behind the last, and its record."""
+
+    first: int
+    stop: int
+    record: Index
+
+    @property
+    def moved(self) -> list[str]:
+        return moved(self.record)
+
+
+def moved(record: Index) -> list[str]:
+    """What is moved into the pack: the container that is a folder, or all of its files."""
+    names, container = [name for name, _, _ in record.files()], str(record.metadata["name"])
+    return [container] if names and names[0].startswith(f"{container}/") else names
+
+
+def rows_of_shards(pack: opening.Pack) -> list[tuple[str, int, int]]:
+    """Name, first row, and row behind the last, of each shard of a pack."""
+    found, first = [], 0
+    for shard in pack.metadata["shards"]:
+        stop = first + int(shard["samples"])
+        found.append((str(shard["name"]), first, stop))
+        first = stop
+    return found
+
+
 def add(pack: opening.Pack, name: str, kind: str, found: Sequence[Placed], shop: Workshop) -> str:
     """Move containers into a pack, then put an index with the field in place; return its digest."""
     old = _columns(pack)
-    data = assembly.data_files(old)
-    counts = [one.finished.data_files for one in found]
-    bases = itertools.accumulate(counts, initial=data)
-    columns: dict[str, Content] = dict(old)
-    parts_of = [(one.first, one.stop, base, one.finished.columns)
-                for one, base in zip(found, bases, strict=False)]  # fmt: skip
-    for column, example in found[0].finished.columns.items():
-        whole = np.full(len(pack), -1 if column == "offset" else 0, example.dtype)
-        if (before := old.get(f"{name}/{column}")) is not None:
-            whole = before.copy()
-        for first, stop, base, own in parts_of:
-            is_file = column == "file"
-            whole[first:stop] = (
-                np.where(own["offset"] < 0, 0, own[column] + base) if is_file else own[column]
-            )
-        columns[f"{name}/{column}"] = whole
-    tables = [old, *(one.finished.files for one in found)]
-    columns |= made.joined_files(tables, [data, *counts])
-    moved = [path for one in found for path in one.finished.moved]
-    return _published(pack, columns, {**pack.fields, name: kind}, name, moved, shop)
+    data, counts = assembly.data_files(old), [one.record.metadata.get("files", 0) for one in found]
+    columns = dict(old)
+    for one, base in zip(found, itertools.accumulate(counts, initial=data), strict=False):
+        record, rows = one.record, slice(one.first, one.stop)
+        for full in record.column_names:  # none of the field, if no sample of the shard has a value
+            field, _, column = full.partition("/")
+            if field != name:
+                continue
+            own = record.column(full).array()
+            if full not in columns:
+                absent = -1 if column == "offset" else 0
+                columns[full] = np.full(len(pack), absent, own.dtype)
+            elif columns[full] is old.get(full):
+                columns[full] = old[full].copy()  # the old index's own bytes may not change
+            if column == "file":  # the files of this container follow those of all before it
+                own = np.where(record.column(f"{name}/offset").array() < 0, 0, own + base)
+            columns[full][rows] = own
+    tables = [old, *({n: one.record.column(n).array() for n in OF_FILES} for one in found)]
+    of_files = made.joined_files(tables, [data, *counts])
+    paths = [path for one in found for path in one.moved]
+    fields = {**pack.fields, name: kind}
+    return _published(pack, {**columns, **of_files}, fields, name, paths, shop)
 
 
 def drop(pack: opening.Pack, name: str, shop: Workshop) -> tuple[str, list[str], int]:
     """Put an index without a field in place, then remove the files that held nothing else.
 
-    Returns:
-        The new digest, the names of the files that were removed, and the bytes of values that stay
-        in files that hold other fields, too.
+    Returns the new digest, the names of the files that were removed, and the bytes of values that
+    stay in files that hold other fields, too.
     """
     old = _columns(pack)
     listed = pack.index_file.files()
@@ -80,7 +110,8 @@ def drop(pack: opening.Pack, name: str, shop: Workshop) -> tuple[str, list[str],
     remaining = int(old[f"{name}/length"][stay].sum())
     fields = {n: k for n, k in pack.fields.items() if n != name}
     shop.shards.mkdir(exist_ok=True)
-    parts.write_whole(shop.shards / _REMOVING, json.dumps(sorted(removed)).encode())
+    with files.replacing(shop.shards / _REMOVING) as file:  # for a run after one that was killed
+        file.write(json.dumps(sorted(removed)).encode())
     digest = _published(pack, columns, fields, name, [], shop)
     with opening.Pack(pack.path, expect_digest=digest) as now:
         remove_noted(now, shop)
@@ -92,10 +123,7 @@ def _removable(
 ) -> set[str]:
     """Files of the containers that hold this field and nothing else, and their sidecars."""
     kind = pack.fields[name]
-    apart = [
-        added_shard(pack.format, shard, name, kind)
-        for shard, _, _ in containers.rows_of_shards(pack)
-    ]
+    apart = [added_shard(pack.format, shard, name, kind) for shard, _, _ in rows_of_shards(pack)]
     others = [c for n, c in old.items() if n.endswith("/file") and n != f"{name}/file"]
     used = {names[i] for column in others for i in np.unique(column).tolist()}
     found = set()
@@ -149,21 +177,21 @@ def undo_killed(pack: opening.Pack, shop: Workshop) -> bool:
     """Finish or take back what a run that was killed has done to a pack.
 
     Containers that it has moved into the pack, before its index came, go back into the workshop.
-    Files that it had to remove, after its index came, are removed.
-
-    Returns:
-        Whether the field of the journal has joined the pack: nothing is left to go on with.
+    Files that it had to remove, after its index came, are removed. Tells whether the field of the
+    journal has joined the pack: nothing is left to go on with.
     """
     has_joined = False
     shop.shards.mkdir(exist_ok=True)
     listed = {name for name, _, _ in pack.index_file.files()}
-    root = pack.index_file.path.parent
-    for path in sorted(shop.shards.glob("container-*.packio")):
-        one = containers.finished(shop.shards, int(path.name.split("-")[1].partition(".")[0]))
-        if one is None or listed & {*one.names}:
-            has_joined |= one is not None
+    root, journal = pack.index_file.path.parent, Journal(shop.shards)
+    for path in sorted(shop.shards.glob("[0-9]*.packio")):
+        record = journal.find(int(path.stem))
+        if record is None:
             continue
-        for name in one.moved:
+        if any(name in listed for name, _, _ in record.files()):
+            has_joined = True
+            continue
+        for name in moved(record):
             there, back = root / name, shop.built / name
             if os.path.lexists(there) and not os.path.lexists(back):
                 back.parent.mkdir(parents=True, exist_ok=True)

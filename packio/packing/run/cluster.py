@@ -1,7 +1,7 @@
 """A Ray cluster as an engine: tasks go to its nodes, which may die, and may be added meanwhile.
 
 Before the first task, each node shows that it sees the source and the workshop
-(`packio.packing.run.visibility`). Each process on a node shows it again before its first task, as
+(`packio.packing.run.node_check`). Each process on a node shows it again before its first task, as
 nodes may be added later. A node may also lose the source while it packs, and then calls images
 unreadable; so a process that leaves samples out shows it once more.
 
@@ -19,10 +19,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from typing import Any, Protocol
+from typing import Any
 
 from packio import registry
 from packio.errors import OptionError, OutputError, ReadError, WorkerDiedError
+from packio.packing.run.node_check import NodeCheck
 from packio.system import memory
 
 WAIT_VARIABLE = "PACKIO_RAY_WAIT"  # seconds that packio waits for a node if none is left
@@ -33,14 +34,6 @@ _HEAD_SECONDS = 30.0  # Ray ends this process without a word after 60 s without 
 _WATCH_SECONDS = 1.0
 _END_SECONDS = 10.0  # to end tasks that are cancelled
 _SHOWN = 5  # nodes that a message names
-
-
-class Sight(Protocol):
-    """What this process sees, for a comparison with what a node sees. It pickles."""
-
-    def trouble(self) -> str:
-        """Tell what this process cannot see; "" if it sees the same."""
-        ...
 
 
 _seen: set[str] = set()  # references to what this process, on a node, has shown that it sees
@@ -69,20 +62,16 @@ def connected(address: str | None) -> Iterator[Cluster]:
 
 
 class Cluster(Executor):
-    """Tasks on a Ray cluster.
-
-    Attributes:
-        headless: Whether the head of the cluster is gone, so that Ray must not be asked any more.
-    """
+    """Tasks on a Ray cluster."""
 
     def __init__(self, ray: Any) -> None:
         self._ray = ray
         self._remote = ray.remote(max_retries=_RETRIES)(_outcome)
         self._probe = ray.remote(num_cpus=0, max_retries=0)(_trouble)
         self._running: dict[Future[Any], Any] = {}  # of tasks, and Ray's references to them
-        self._sight: list[Any] = []  # a reference, within a list so that Ray does not fetch it
+        self._check: list[Any] = []  # a reference, within a list so that Ray does not fetch it
         self._closed = threading.Event()
-        self.headless = False
+        self.headless = False  # the head of the cluster is gone: Ray must not be asked any more
         self._wait = _wait()
         memory.require_thread()
         threading.Thread(target=self._watch, name="packio-cluster", daemon=True).start()
@@ -92,16 +81,16 @@ class Cluster(Executor):
         """Number of tasks that the nodes can run at a time; at least 1."""
         return max(1, sum(_slots(node) for node in self._ray.nodes()))
 
-    def show(self, sight: Sight) -> None:
+    def show(self, check: NodeCheck) -> None:
         """Have the nodes compare what they see with what this process sees."""
-        self._sight = [self._put(sight)]
+        self._check = [self._put(check)]
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as Strategy
 
         asked = {}
         for node in self._ray.nodes():
             if _slots(node):
                 there = Strategy(node_id=node["NodeID"], soft=False)
-                ref = self._probe.options(scheduling_strategy=there).remote(self._sight)
+                ref = self._probe.options(scheduling_strategy=there).remote(self._check)
                 asked[ref] = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
         done, _ = self._ray.wait(
             list(asked), num_returns=len(asked), timeout=_ANSWER_SECONDS
@@ -122,7 +111,7 @@ class Cluster(Executor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Run a function on a node."""
-        reference = self._remote.remote(self._sight, [self._put((fn, args, kwargs))])
+        reference = self._remote.remote(self._check, [self._put((fn, args, kwargs))])
         done = Future[Any]()
         done.set_running_or_notify_cancel()
         self._running[done] = reference
@@ -225,39 +214,39 @@ def _last(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 
-def _trouble(sights: Sequence[Any]) -> str:
+def _trouble(checks: Sequence[Any]) -> str:
     """Tell what this process, on a node, does not see; "" if it sees all."""
     import ray
 
     try:
-        sight: Sight = ray.get(sights[0])
+        check: NodeCheck = ray.get(checks[0])
     except Exception as error:  # noqa: BLE001 (as of a pack that is opened)
         return _line(error).removeprefix("System error: ")
-    trouble = sight.trouble()
+    trouble = check.trouble()
     if not trouble:
-        _seen.add(sights[0].hex())
+        _seen.add(checks[0].hex())
     return trouble
 
 
-def _outcome(sights: Sequence[Any], tasks: Sequence[Any]) -> tuple[bool, Any]:
+def _outcome(checks: Sequence[Any], tasks: Sequence[Any]) -> tuple[bool, Any]:
     """Run a task on a node; return whether it succeeded, and its result or its exception."""
     import ray
 
     from packio.packing.run.executors import outcome
 
-    if sights and (error := _blind(sights, again=False)):
+    if checks and (error := _blind(checks, again=False)):
         return False, error
     function, args, kwargs = ray.get(tasks[0])
     good, value = outcome(function, args, kwargs)
     doubtful = not good or getattr(value, "skipped", None)
-    if sights and doubtful and (error := _blind(sights, again=True)):
+    if checks and doubtful and (error := _blind(checks, again=True)):
         return False, error
     return good, value
 
 
-def _blind(sights: Sequence[Any], *, again: bool) -> ReadError | None:
+def _blind(checks: Sequence[Any], *, again: bool) -> ReadError | None:
     """The error of a node that does not see all; None if it does."""
-    if not again and sights[0].hex() in _seen:
+    if not again and checks[0].hex() in _seen:
         return None
-    trouble = _trouble(sights)
+    trouble = _trouble(checks)
     return ReadError(_unseen([f"{socket.gethostname()}: {trouble}"], 1)) if trouble else None

@@ -8,6 +8,7 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -47,19 +48,12 @@ class Read(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Treatment:
-    """What is done to each sample between the source and the container.
-
-    Attributes:
-        encoding: How images are encoded.
-        check: "header" reads the header of each image; "decode" decodes each image whole.
-        seek_points: Find where the decoding of a JPEG may begin.
-        levels: Levels that images get. None: levels of an image that stays as it is stay, too.
-    """
+    """What is done to each sample between the source and the container."""
 
     encoding: Encoding = dataclasses.field(default_factory=Encoding)
-    check: str = "header"
-    seek_points: bool = True
-    levels: Levels | None = None
+    check: str = "header"  # "decode" decodes each image whole
+    seek_points: bool = True  # find where the decoding of a JPEG may begin
+    levels: Levels | None = None  # None: levels of an image that stays as it is stay, too
 
     def __post_init__(self) -> None:
         if self.check not in CHECKS:
@@ -67,7 +61,6 @@ class Treatment:
 
     @staticmethod
     def of(recipe: Recipe) -> Treatment:
-        """The treatment that a recipe describes."""
         return Treatment(
             Encoding(**recipe.encoding), recipe.check, recipe.seek_points,
             Levels.of(recipe.levels),
@@ -75,7 +68,6 @@ class Treatment:
 
     @property
     def decodes(self) -> bool:
-        """Whether images are decoded."""
         return (
             self.check == "decode"
             or self.encoding != Encoding()
@@ -196,8 +188,9 @@ def read_one(
     listing: Listing, read: ReadRecord, position: int, treatment: Treatment = KEEP, *,
     skip: bool = False,
 ) -> Read:  # fmt: skip
-    """Read and check one sample."""
+    """Read and check one sample. If it is bad, its record is as far as it was read."""
     size = damaged = 0
+    record: Record[Field] = _NOTHING
     try:
         record = listing.described(read(position), position)
         size = len(record.image.data)
@@ -228,12 +221,36 @@ def read_one(
     except OSError as error:
         check_of_file(error, os.fsdecode(listing.keys[position]))
         problem = f"cannot be read: {error.strerror or error}"
-        return Read(position, _NOTHING, problem, size)
+        return Read(position, record, problem, size)
     except DecodeError as error:
-        return Read(position, _NOTHING, str(error), size)
+        return Read(position, record, str(error), size)
     return Read(
         position, record, None, size, counts | Counter(damaged_levels=damaged, lossy_masks=lossy)
     )
+
+
+def keep_copy(listing: Listing, read: Read, folder: Path) -> bool:
+    """Copy a bad sample into a folder, under its key; tell whether anything could be copied.
+
+    The files of a sample, such as an image and a mask, are copied as they are, also if a file is no
+    image. Of a sample without files of its own, as in an archive, the image is copied.
+    """
+    key = listing.keys[read.position]
+    own = () if listing.files is None else listing.files[read.position]
+    copied = False
+    with contextlib.suppress(OSError):
+        copies = {} if read.record is _NOTHING else {key: read.record.image.data}
+        if listing.root is not None and key in own:
+            root = os.fsencode(listing.root)
+            copies = {name: Path(os.fsdecode(os.path.join(root, name))).read_bytes()
+                      for name in own}  # fmt: skip
+        for name, data in copies.items():
+            target = Path(os.path.normpath(folder / os.fsdecode(name).lstrip("/")))
+            if folder in target.parents:  # a key may lead out of the folder
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(data)
+                copied = True
+    return copied
 
 
 def _damaged_levels(record: Record[Field], *, decodes: bool) -> dict[str, str]:

@@ -14,57 +14,48 @@ from pathlib import Path
 from typing import NamedTuple
 
 from packio import registry
-from packio.errors import BadImagesError, OutputError, PackioError, SourceError, WorkerDiedError
+from packio.errors import (
+    BadImagesError,
+    OutputError,
+    OutputExistsError,
+    PackioError,
+    SourceError,
+    WorkerDiedError,
+)
 from packio.index import indexfile
 from packio.packing.plan.planning import Plan, check_space
 from packio.packing.publish import assembly
 from packio.packing.report import SKIPPED_SUFFIX, PackReport, Skip
-from packio.packing.run import cluster, executors, sameness, shards, stat_cache, visibility
-from packio.packing.run.journal import Journal
-from packio.packing.run.tally import Done
+from packio.packing.run import cluster, executors, node_check, sameness, shards, stat_cache
+from packio.packing.run.tally import Done, Tally
+from packio.sample.recipe import Recipe
+from packio.storage import journal as journals
 from packio.storage import workshop
+from packio.storage.journal import Journal
 from packio.system import files
 from packio.system.progress import PROGRESS_SECONDS, Progress, ProgressCallback
 from packio.system.tasks import ATTEMPTS, run_tasks
 
 _SHOWN = 10  # bad images that an error message lists
+_PART = f"{journals.PART}{{}}-of-{{}}"  # a note in the journal: this part was begun
 
 
 class Means(NamedTuple):
-    """How a run is carried out. It does not change the bytes of the pack.
+    """How a run is carried out. It does not change the bytes of the pack."""
 
-    Attributes:
-        engine: As `executors.started` takes.
-        workers: Number of processes of the engine "local".
-        threads: Number of threads of each process; None takes as many as keep it busy.
-        memory: Bytes of source files in memory at a time, in all processes together; approximate.
-        max_errors: Stop when more samples than this are bad.
-        part: (i, n) writes only every n-th shard, from the i-th on, counted from 1.
-        finish: Write no shards; make a pack of the shards that earlier runs wrote.
-        progress: Called with a `Progress` about ten times a second.
-    """
-
-    engine: str | Executor = "local"
-    workers: int = 1
-    threads: int | None = None
-    memory: int | None = None
-    max_errors: int | None = None
-    part: tuple[int, int] | None = None
-    finish: bool = False
+    engine: str | Executor = "local"  # as `executors.started` takes
+    workers: int = 1  # processes of the engine "local"
+    threads: int | None = None  # of each process; None: as many as keep it busy
+    memory: int | None = None  # bytes of source files in memory, in all processes; approximate
+    max_errors: int | None = None  # stop when more samples than this are bad
+    part: tuple[int, int] | None = None  # (i, n): only every n-th shard, from the i-th on
+    finish: bool = False  # write no shards; make a pack of those that earlier runs wrote
+    quarantine: Path | None = None  # a folder for copies of bad samples, which all nodes see
     progress: ProgressCallback | None = None
 
 
 class Run:
-    """One packing run.
-
-    Args:
-        plan: What is packed.
-        out: The pack to make.
-        means: How the run is carried out.
-        began: Time when the run began, by `time.monotonic`.
-        skip: Leave bad samples out.
-        first: Number of the first shard.
-    """
+    """One packing run."""
 
     def __init__(
         self, plan: Plan, out: Path, means: Means, began: float, *, skip: bool, first: int = 0
@@ -72,7 +63,7 @@ class Run:
         self.plan: Plan = plan
         self.out: Path = out
         self.means: Means = means
-        self.first = first
+        self.first = first  # number of the first shard
         self._began, self._called, self._skip = began, -math.inf, skip
         self._container = registry.load("formats", plan.format)
         self._before = self._before_bytes = self._resumed = 0  # done by an earlier run
@@ -94,11 +85,7 @@ class Run:
         The shards' files are then in the workshop's folder `built`; those of a part of the shards
         stay in the journal's folder.
         """
-        journal = Journal(shop.shards, self.plan, self.out)
-        journal.begin(alone=self.means.part is None)
-        if self.means.part is not None:
-            journal.note_part(self.means.part)
-        shop.built.mkdir(exist_ok=True)
+        journal = self._begun(shop)
         mine = self._mine()
         if not self._skip and self.plan.listing.unlisted:  # told before images are read for hours
             unlisted = [Skip(key, reason) for key, reason in self.plan.listing.unlisted]
@@ -120,15 +107,27 @@ class Run:
                 raise OutputError(f"{self.out}: shard {number} is gone from {shop.folder}")
             finished.append(shard)
         if self.means.part is None:
-            self._clear_strays(finished, shop.built)
+            # other files in the built pack are of a run that was killed, as half an index
+            kept = {name.partition("/")[0] for shard in finished for name, _, _ in shard.files()}
+            for path in list(shop.built.iterdir()):
+                if path.name not in kept:
+                    files.remove(path)
         return finished
 
-    def _clear_strays(self, finished: Sequence[indexfile.Index], built: Path) -> None:
-        """Remove other files from the built pack, as half an index that a killed run left."""
-        kept = {name.partition("/")[0] for shard in finished for name, _, _ in shard.files()}
-        for path in list(built.iterdir()):
-            if path.name not in kept:
-                files.remove(path)
+    def _begun(self, shop: workshop.Workshop) -> Journal:
+        """The journal, with the finished shards of the same plan; those of another go."""
+        journal = journal_of(self.plan, shop.shards)
+        alone = self.means.part is None
+        if alone and not journal.is_of_this_plan:
+            journal.discard()
+        check_journal(self.plan, self.out, journal)
+        journal.begin(self.plan.own.as_json())
+        if self.means.part is not None:  # for the run that finishes
+            journal.folder.joinpath(_PART.format(*self.means.part)).touch()
+        else:
+            journal.sweep()
+        shop.built.mkdir(exist_ok=True)
+        return journal
 
     def _mine(self) -> Sequence[int]:
         """Numbers of the shards of this run's part."""
@@ -155,7 +154,7 @@ class Run:
         if missing and self.means.finish:
             raise OutputError(
                 f"{self.out}: {len(missing)} of {len(mine)} shards are not written yet "
-                f"(number {missing[0]} first); {_advice(journal.parts_of(missing))}"
+                f"(number {missing[0]} first); {_advice(journal, missing)}"
             )
         return missing
 
@@ -163,7 +162,7 @@ class Run:
         self, finished: indexfile.Index, number: int, shop: workshop.Workshop, journal: Journal
     ) -> bool:
         """Tell whether a finished shard can be taken over: files and source are unchanged."""
-        if finished.metadata["skipped"] and not self._skip:
+        if finished.metadata["skipped"] and not (self._skip and self._is_quarantined(finished)):
             return False
         if self.means.part is not None:
             return True  # the run that finishes will compare the contents
@@ -173,49 +172,55 @@ class Run:
             part, finished, known, self.plan.treatment
         )
 
+    def _is_quarantined(self, finished: indexfile.Index) -> bool:
+        """Tell whether the bad samples of a shard need not be copied."""
+        folder = self.means.quarantine
+        return folder is None or self.means.finish or finished.metadata["quarantine"] == str(folder)
+
     def _write_shards(self, journal: Journal, missing: Sequence[int]) -> list[Skip]:
         """Write shards; return the bad samples of shards that are not finished because of them."""
-        tally = journal.tally(self.means.part)
+        name = "tally" if self.means.part is None else f"tally-{self.means.part[0]}"
+        tally = Tally(journal.folder / name, journal.tasks)
         tally.clear()
         if not missing:
             return []
+        outcomes = list[shards.Outcome]()
+
+        def took(task: tuple[shards.Task], future: Future[shards.Outcome]) -> None:
+            try:
+                outcomes.append(future.result())
+            except WorkerDiedError as error:
+                raise WorkerDiedError(
+                    f"{self.out}: shard {task[0].number} failed {ATTEMPTS} times: {error}; "
+                    "run it again with fewer --workers or less --memory"
+                ) from error
+
         workers = min(self.means.workers, len(missing))
         with executors.started(self.means.engine, workers) as engine, ExitStack() as stack:
             if isinstance(engine, cluster.Cluster):
                 workers = min(engine.slots, len(missing))
-                stack.enter_context(visibility.scratch_in(journal.folder, self.plan.listing))
-                engine.show(visibility.Sight.of(self.plan, journal))
-            tasks = [(self._task(number, journal, workers),) for number in missing]
-            outcomes = list[shards.Outcome]()
+                stack.enter_context(node_check.scratch_in(journal.folder, self.plan.listing))
+                engine.show(node_check.of_run(self.plan, journal))
+            tasks = [(self._task(number, journal, tally, workers),) for number in missing]
             self._report_progress(tally.total())
-
-            def took(task: tuple[shards.Task], future: Future[shards.Outcome]) -> None:
-                try:
-                    outcomes.append(future.result())
-                except WorkerDiedError as error:
-                    raise WorkerDiedError(
-                        f"{self.out}: shard {task[0].number} failed {ATTEMPTS} times: {error}; "
-                        "run it again with fewer --workers or less --memory"
-                    ) from error
-
             run_tasks(
-                engine, shards.write, tasks, took,
-                step=lambda: self._report_progress(tally.total()), stop=tally.stop,
+                engine, shards.write, tasks, took, stop=tally.stop,
+                step=lambda: self._report_progress(tally.total()),
             )  # fmt: skip
-            outcomes.sort()
+        outcomes.sort()
         limit, bad = self.means.max_errors, sum(len(o.skipped) for o in outcomes)
         if limit is not None and max(bad, tally.total().bad) > limit:
             raise _bad_images(self.out, [s for o in outcomes for s in o.skipped], None, limit=limit)
         return [skip for o in outcomes if not o.finished for skip in o.skipped]
 
-    def _task(self, number: int, journal: Journal, workers: int) -> shards.Task:
+    def _task(self, number: int, journal: Journal, tally: Tally, workers: int) -> shards.Task:
         plan, means = self.plan, self.means
-        threads = means.threads or max(2, math.ceil(self.plan.treatment.threads / workers))
         return shards.Task(
-            number, plan.listing.part(plan.shards[number]), self.name(number), plan.format,
-            dict(plan.own.writing), self.plan.treatment, threads,
-            None if means.memory is None else means.memory // workers, self._skip,
-            means.max_errors, journal, journal.tally(means.part),
+            number, self.name(number), plan.format, dict(plan.own.writing), journal, tally,
+            self._skip, means.max_errors, means.quarantine,
+            plan.listing.part(plan.shards[number]), plan.treatment,
+            threads=means.threads or max(2, math.ceil(plan.treatment.threads / workers)),
+            memory=None if means.memory is None else means.memory // workers,
         )  # fmt: skip
 
     def name(self, number: int) -> str:
@@ -274,11 +279,7 @@ class Run:
             return []
 
     def _list_skipped(self, shop: workshop.Workshop, skipped: Sequence[Skip]) -> Path | None:
-        """Write the list of skipped samples beside the pack. The list of a part has its number.
-
-        Returns:
-            Path of the list; None if nothing was skipped.
-        """
+        """Write the list of skipped samples, if any, beside the pack; a part's has its number."""
         part = "" if self.means.part is None else f".part-{self.means.part[0]}"
         path = self.out.with_name(f"{self.out.name}{part}{SKIPPED_SUFFIX}")
         if not skipped:
@@ -310,6 +311,7 @@ class Run:
             skipped_file=listed,
             part=self.means.part,
             resumed=self._resumed,
+            quarantined=sum(shard.metadata["copied"] for shard in finished),
         )
 
 
@@ -332,11 +334,40 @@ def _bad_images(
     return error
 
 
-def _advice(found: tuple[list[int], int] | None) -> str:
+def journal_of(plan: Plan, folder: Path) -> Journal:
+    """The journal of a plan's shards."""
+    return Journal(folder, plan.digest, len(plan.shards))
+
+
+def check_journal(plan: Plan, out: Path, journal: Journal, *, skip: bool = True) -> None:
+    """Refuse shards of another plan, or without the samples that are bad; delete nothing."""
+    if not journal.is_of_this_plan:
+        theirs = Recipe.of({"recipe": journal.noted()[1]})
+        differs = "; ".join(plan.own.differences(theirs)) or "files, format or shards"
+        raise OutputExistsError(
+            f"{out}: parts of another pack are in {journal.folder.parent}; what differs: "
+            f"{differs}; give the options that the parts were written with, or delete that folder "
+            "to begin anew"
+        )
+    for number in () if skip else range(journal.tasks):
+        finished = journal.find(number)
+        skipped = finished.metadata["skipped"] if finished is not None else ()
+        if skipped:
+            raise OutputExistsError(
+                f"{out}: shard {number} was written without {len(skipped)} bad samples, "
+                f"as {ascii(skipped[0][0])[1:-1]} ({skipped[0][1]}); what differs: on_error; "
+                "give the --on-error that the parts were written with"
+            )
+
+
+def _advice(journal: Journal, missing: Sequence[int]) -> str:
     """How to write the shards that are missing."""
-    if found is None:
+    notes = journal.folder.glob(_PART.format("*", "*"))
+    counts = {int(path.name.rpartition("-")[2]) for path in notes}
+    if len(counts) != 1:  # none, or several divisions
         return "run the parts that are missing with --part i/n, and the same options"
-    parts, count = found
+    (count,) = counts
+    parts = sorted({number % count + 1 for number in missing})
     shown = ", ".join(f"--part {i}/{count}" for i in parts[:_SHOWN])
     more = f" and {len(parts) - _SHOWN} more" if len(parts) > _SHOWN else ""
     numbers = ",".join(map(str, parts))

@@ -1,15 +1,17 @@
 """One shard: samples go from the source into a container, and their facts into the shard's index.
 
-Any process can run `write`. A `Task` has all that it needs. It leaves a folder of its own, and an
-entry in the journal.
+Any process can run `write`. A `Task` has all that it needs. It leaves a folder of its own, and a
+record in the journal. A shard holds whole samples, or one field that joins the samples of a shard
+that is there (`packio.packing.fields`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,45 +25,44 @@ from packio.index import indexfile
 from packio.index.building import IndexBuilder, Ranges
 from packio.packing.report import Skip
 from packio.packing.run import stat_cache
-from packio.packing.run.journal import Journal
-from packio.packing.run.reading import Read, Treatment, read_ahead
+from packio.packing.run.reading import Read, Treatment, keep_copy, read_ahead
 from packio.packing.run.tally import Tally
-from packio.sample.record import Field, Record
+from packio.sample.record import IMAGE, Field, Record
 from packio.sources import Listing
+from packio.storage.journal import Journal
 from packio.system import files
 from packio.system.pools import ThreadPool
 
 
-class Task(NamedTuple):
-    """One shard to write.
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """One shard to write."""
 
-    Attributes:
-        number: Number of the shard.
-        listing: The shard's samples.
-        name: Name of the shard, relative to the pack; "." if the pack is the shard.
-        format: Name of the container's format.
-        writer_options: Options of the container's writer.
-        treatment: What is done to each sample.
-        threads: Number of threads that read and encode.
-        memory: Bytes of source files in memory at a time; None takes the default of `read_ahead`.
-        skip: Leave bad samples out; else a shard with a bad sample is not written.
-        max_errors: Stop when more samples than this are bad, in all shards together.
-        journal: Notes the shard when it is finished.
-        tally: Counts samples and bytes for the progress.
-    """
-
-    number: int
-    listing: Listing
-    name: str
+    number: int  # in the journal
+    name: str  # of the container, relative to the pack; "." if the pack is the shard
     format: str
     writer_options: dict[str, Any]
-    treatment: Treatment
-    threads: int
-    memory: int | None
-    skip: bool
-    max_errors: int | None
     journal: Journal
     tally: Tally
+    skip: bool  # leave bad samples out; else a shard with a bad sample is not written
+    max_errors: int | None  # stop when more samples than this are bad, in all shards together
+    quarantine: Path | None  # a folder for copies of bad samples
+    listing: Listing  # of the shard's samples
+    treatment: Treatment
+    threads: int  # that read and encode
+    memory: int | None  # bytes of source files in memory at a time; None: as `read_ahead`
+
+    @property
+    def field(self) -> str:
+        """The only field that goes into the container, or "": all fields do."""
+        return ""
+
+    def reads(self, stopped: Callable[[], bool]) -> Iterable[list[Read]]:
+        """The samples, chunk by chunk."""
+        return read_ahead(
+            self.listing, range(len(self.listing.keys)), threads=self.threads,
+            treatment=self.treatment, memory=self.memory, skip=self.skip, stopped=stopped,
+        )  # fmt: skip
 
 
 class Outcome(NamedTuple):
@@ -79,15 +80,15 @@ def write(task: Task) -> Outcome:
     container = registry.load("formats", task.format)
     path = folder
     if task.name != ".":
-        folder.mkdir()
         path = folder / task.name
-    samples = Packed(task.listing)
+        path.parent.mkdir(parents=True)
+    samples = Packed(task)
     stopped = _latched(task.tally)
     try:
         written = _write(task, samples, container, path, stopped)
         finished = written is not None or (task.skip and not stopped())
         if finished:
-            _finish(task, samples, written, container, path)
+            _finish(task, samples, written, container, folder)
         else:
             files.remove(folder)
     except BaseException:
@@ -123,12 +124,8 @@ def _write(
         path, count=len(listing.keys), size=size, classes=listing.classes, **task.writer_options
     )
     try:
-        for chunk in read_ahead(
-            listing, range(len(listing.keys)), threads=task.threads, treatment=task.treatment,
-            memory=task.memory, skip=task.skip, stopped=stopped,
-        ):  # fmt: skip
-            good = _sort_out(chunk, samples)
-            samples.count(good)
+        for chunk in task.reads(stopped):
+            good = samples.sort_out(chunk)
             bad = len(chunk) - len(good)
             tally.add(task.number, len(chunk), sum(r.size for r in good), bad)
             if task.skip or not samples.skipped:
@@ -137,90 +134,132 @@ def _write(
                 tally.stop()
             if stopped():
                 return None
-        if not len(samples) or (samples.skipped and not task.skip):
+        if samples.is_empty or (samples.skipped and not task.skip):
             return None
         written: Written = writer.close()
     finally:
         writer.abort()
-    if not all(len(ranges.offset) == len(samples) for ranges in written.places.values()):
-        raise PackioError(f"{len(samples)} samples went into the container, others are in it")
-    if missing := sorted(samples.builder.fields.keys() - written.places.keys()):
-        raise OptionError(f"{task.format} holds no named field: {', '.join(missing)}")
-    return written
-
-
-def _sort_out(chunk: list[Read], samples: Packed) -> list[Read]:
-    bad = [r for r in chunk if r.problem is not None]
-    keys = samples.listing.keys
-    samples.skipped += [Skip(keys[r.position], r.problem or "") for r in bad]
-    return [r for r in chunk if r.problem is None]
+    return samples.checked(written)
 
 
 def _finish(
-    task: Task, samples: Packed, written: Written | None, container: Format, path: Path
+    task: Task, samples: Packed, written: Written | None, container: Format, folder: Path
 ) -> None:
     """Make the shard's files durable, and write the shard's index into the journal."""
-    folder = path if task.name == "." else path.parent
+    beside = os.path.dirname(task.name)
     metadata: dict[str, Any] = {
         "version": indexfile.VERSION,
         "plan": task.journal.digest,
         "attempt": folder.name,
+        "name": task.name,
         "samples": len(samples),
         "source_bytes": samples.source_bytes,
         "fields": samples.builder.fields,
         "noted": samples.counts,
+        "quarantine": None if task.quarantine is None else str(task.quarantine),
+        "copied": samples.copied,  # into the quarantine
         "skipped": [[os.fsdecode(s.key), s.reason] for s in samples.skipped],
     }
     names: list[str] = []
     if written is None:
         files.remove(folder)
     else:
-        inside = f"{task.name}/" if container.caps.is_directory and task.name != "." else ""
-        names = [inside + name for name in (*written.files, *written.sidecars)]
+        inside = task.name if container.caps.is_directory and task.name != "." else beside
+        names = [os.path.join(inside, name) for name in (*written.files, *written.sidecars)]
         metadata |= {"files": len(written.files), "info": written.info}
-        if container.identity(path) is not None:
-            metadata["identity"] = container.identity(path)
+        identity = container.identity(folder if task.name == "." else folder / task.name)
+        if identity is not None:
+            metadata["identity"] = identity
     with ThreadPool(1, "packio-sync") as pool:  # while the files are digested
         synced = pool.submit(files.sync_tree, folder) if written is not None else None
         listed = made.of_files(folder, names)
         if synced is not None:
             synced.result()
+    # The record comes last: whoever finds it may rely on the files that it lists.
     task.journal.finish(task.number, samples.columns(written) | listed, metadata)
 
 
 class Packed:
     """The samples packed so far, in order: they become columns of the shard's index."""
 
-    def __init__(self, listing: Listing) -> None:
-        self.listing = listing
+    def __init__(self, task: Task) -> None:
+        self._task = task
         self.skipped: list[Skip] = []
         self.counts: dict[str, tuple[int, str]] = {}  # name → number, key of the first sample
-        self.source_bytes = 0
+        self.source_bytes = self.copied = 0
         self.builder: IndexBuilder = IndexBuilder()
-        self._identities = stat_cache.fingerprints(listing)  # before anything is read
+        self._identities = stat_cache.fingerprints(task.listing)  # before anything is read
         self._packed = array("q")  # positions in the listing
+        # Where each field is a container of its own, the container's only field is its image.
+        apart = registry.load("formats", task.format).caps.fields_apart
+        self._inner = IMAGE if apart else task.field
 
     def __len__(self) -> int:
         return len(self.builder)
 
-    def count(self, reads: list[Read]) -> None:
-        for read in reads:
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is in the container: no sample, or no value of the only field."""
+        field = self._task.field
+        return field not in self.builder.fields if field else not len(self)
+
+    def sort_out(self, chunk: list[Read]) -> list[Read]:
+        """Note what is bad, and what is counted; return what is good."""
+        task = self._task
+        for read in chunk:
+            if read.problem is not None:
+                self.skipped.append(Skip(task.listing.keys[read.position], read.problem))
+                if task.quarantine is not None:  # its bytes are in hand now
+                    self.copied += keep_copy(task.listing, read, task.quarantine)
+        good = [read for read in chunk if read.problem is None]
+        for read in good:
             for name, more in read.counts.items():
                 count, first = self.counts.get(name, (0, os.fsdecode(read.record.key)))
                 self.counts[name] = count + more, first
+        return good
 
     def record(self, read: Read) -> Record[Field]:
         """Note a sample; return the record that goes into the container."""
         self.builder.add(read.record)
         self._packed.append(read.position)
         self.source_bytes += read.size
-        return read.record
+        field = self._task.field
+        if not field:
+            return read.record
+        value = read.record.fields.get(field)
+        return Record(read.record.key, {} if value is None else {self._inner: value})
+
+    def checked(self, written: Written) -> Written:
+        """What was written, with places of all samples, or an error."""
+        places, field = written.places, self._task.field
+        if field:
+            nowhere = np.full(len(self), -1)
+            places = {
+                IMAGE: Ranges(np.zeros(len(self), np.uint32), nowhere, nowhere + 1),
+                field: _padded(places[self._inner], len(self)),
+            }
+        if not all(len(ranges.offset) == len(self) for ranges in places.values()):
+            raise PackioError(f"{len(self)} samples went into the container, others are in it")
+        if missing := sorted(self.builder.fields.keys() - places.keys()):
+            raise OptionError(f"{self._task.format} holds no named field: {', '.join(missing)}")
+        return written._replace(places=places)
 
     def columns(self, written: Written | None) -> dict[str, np.ndarray]:
         """All columns of the index, without the table of files."""
-        columns = self.builder.columns(_NOWHERE if written is None else written.places)
+        if written is not None:
+            columns = self.builder.columns(written.places)
+        else:
+            no_one, rows = np.zeros(len(self), np.int64), len(self)
+            nowhere = Ranges(np.zeros(rows, np.uint32), no_one - 1, no_one)
+            columns = self.builder.columns({IMAGE: nowhere})
         return columns | {stat_cache.COLUMN: self._identities[self._packed]}
 
 
-_NO_RANGES = Ranges(np.zeros(0, np.uint32), np.zeros(0, np.int64), np.zeros(0, np.int64))
-_NOWHERE = {"image": _NO_RANGES}
+def _padded(places: Ranges, count: int) -> Ranges:
+    """Places of all samples of a shard; the last ones may have no value."""
+    more = count - len(places.offset)
+    return Ranges(
+        np.pad(places.file, (0, more)), np.pad(places.offset, (0, more), constant_values=-1),
+        np.pad(places.length, (0, more)),
+        None if places.split is None else np.pad(places.split, (0, more)),
+    )  # fmt: skip

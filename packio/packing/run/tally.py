@@ -21,12 +21,7 @@ class Done(NamedTuple):
 
 
 class Tally:
-    """Counters of a run's shards, and a flag that asks all writers of shards to stop.
-
-    Args:
-        path: The file; it is made if it is not there.
-        shards: Number of shards.
-    """
+    """Counters of a run's shards, and a flag that asks all writers of shards to stop."""
 
     def __init__(self, path: Path, shards: int) -> None:
         self._path, self._shards = path, shards
@@ -44,7 +39,6 @@ class Tally:
         return Tally, (self._path, self._shards)
 
     def clear(self) -> None:
-        """Set all counters and the flag to zero."""
         self._counts[:] = 0
 
     def restart(self, shard: int) -> None:
@@ -52,11 +46,9 @@ class Tally:
         self._counts[shard] = 0
 
     def add(self, shard: int, samples: int, size: int, bad: int) -> None:
-        """Count samples of a shard."""
         self._counts[shard] += (samples, size, bad)
 
     def total(self) -> Done:
-        """Sums over all shards."""
         return Done(*self._counts[: self._shards].sum(axis=0).tolist())
 
     def stop(self) -> None:
@@ -65,5 +57,4 @@ class Tally:
 
     @property
     def stopped(self) -> bool:
-        """Whether the writers are asked to stop."""
         return bool(self._counts[self._shards, 0])

@@ -85,7 +85,6 @@ class Distinct:
 
     @property
     def values(self) -> list[Any]:
-        """The different values, in the order of their first appearance."""
         return list(self._seen)
 
     def extend(self, values: Iterable[Hashable]) -> None:
@@ -93,7 +92,6 @@ class Distinct:
         self.codes.extend([seen.setdefault(value, len(seen)) for value in values])
 
     def first(self, code: int) -> int:
-        """Position of the first sample with a value."""
         return self.codes.index(code)
 
 
@@ -208,7 +206,6 @@ class _Column(NamedTuple):
     names: Sequence[str] | None
 
     def where(self, value: int) -> str:
-        """The place of the first sample that has a value."""
         return self.place(self.codes.first(value))
 
     def positions(self, of_values: Sequence[int]) -> list[int]:
@@ -222,7 +219,11 @@ def _number(column: _Column, *, hot: bool) -> _Numbered:
         values = [value[0] if isinstance(value, tuple) else value for value in values]
         kinds = {type(value) for value in values}
     known = {*(classes or ()), *(names or ())}
-    if kinds == {str} and not {*values} <= known and all(map(_is_truth, values)):
+    if (
+        kinds == {str}
+        and not {*values} <= known
+        and all(value.strip().lower() in _TRUTH for value in values)
+    ):
         values, kinds = [number(value) for value in values], {bool}
     if kinds <= {int, bool, float} and (bool not in kinds or {*values} <= {0, 1}):
         if all(map(_is_whole_number, values)):
@@ -243,10 +244,6 @@ def _number(column: _Column, *, hot: bool) -> _Numbered:
         f"{column.place(None)}: labels: {shown}; expected numbers, names, or lists of them, all "
         "alike"
     )
-
-
-def _is_truth(text: str) -> bool:
-    return text.strip().lower() in _TRUTH
 
 
 def _is_single(value: Any) -> bool:

@@ -54,19 +54,13 @@ class Frame(NamedTuple):
 
     A source says it with its boxes (``record_of(..., frame=Frame(width, height))``), which stay as
     its file has them. Packing knows the image and moves them (`packio.packing.images.placing`).
-
-    Attributes:
-        width, height: Of the image, pixels, as the annotations say; 0 if they do not.
-        fractions: Boxes are fractions of the image's width and height, as YOLO's.
-        is_upright: What the user says by ``boxes_frame``; None: nothing.
-        rescales: Whether boxes of another size of the image are scaled to the image.
     """
 
-    width: float = 0
+    width: float = 0  # of the image, pixels, as the annotations say; 0 if they do not
     height: float = 0
-    fractions: bool = False
-    is_upright: bool | None = None
-    rescales: bool = False
+    fractions: bool = False  # boxes are fractions of the image's width and height, as YOLO's
+    is_upright: bool | None = None  # what the user says by ``boxes_frame``; None: nothing
+    rescales: bool = False  # boxes of another size of the image are scaled to the image
 
 
 Value = TypeVar("Value", Field, Place)
@@ -74,28 +68,19 @@ Value = TypeVar("Value", Field, Place)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Record(Generic[Value]):
-    """One sample.
+    """One sample."""
 
-    Attributes:
-        key: Relative path in the source, any bytes.
-        fields: Name → value. ``"image"`` is always there.
-        label: An int, a (k,) float32 or int64 vector, or None. As a format finds it in a container
-            also a float, a text, or a list: `packio.packs.collecting` makes labels of these.
-        split: Position in the pack's split names, or None.
-        boxes: (k, 4) float32, XYXY in pixels of the stored image, or as ``frame`` says, or None.
-        box_columns: Name → (k,) int64 or float32, one value a box: ``"labels"``, ``"crowd"``, …
-        meta: A JSON object in UTF-8, or None.
-        frame: Where boxes and masks of a source lie. None: in the stored image, as in each pack.
-    """
-
-    key: bytes
-    fields: Mapping[str, Value]
+    key: bytes  # relative path in the source, any bytes
+    fields: Mapping[str, Value]  # by name; ``"image"`` is always there
+    # An int, or a (k,) float32 or int64 vector. As a format finds it in a container also a float, a
+    # text, or a list: `packio.packs.collecting` makes labels of these.
     label: int | np.ndarray | None = None
-    split: int | None = None
-    boxes: np.ndarray | None = None
+    split: int | None = None  # position in the pack's split names
+    boxes: np.ndarray | None = None  # (k, 4) float32, XYXY in pixels of the stored image, or frame
+    # Name → (k,) int64 or float32, one value a box: ``"labels"``, ``"crowd"``, …
     box_columns: Mapping[str, np.ndarray] = dataclasses.field(default_factory=lambda: _NONE)
-    meta: bytes | None = None
-    frame: Frame | None = None
+    meta: bytes | None = None  # a JSON object in UTF-8
+    frame: Frame | None = None  # of a source's boxes and masks; None: the stored image, as in packs
 
     @property
     def image(self) -> Value:

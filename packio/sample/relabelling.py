@@ -53,8 +53,7 @@ class Relabelling:
         return list(self.old) != list(self.new)
 
     @cached_property
-    def table(self) -> np.ndarray:
-        """(len(old),) int64: position of each old class in the new list."""
+    def table(self) -> np.ndarray:  # (len(old),) int64: positions in the new list
         places = {name: i for i, name in enumerate(self.new)}
         return np.array([places[name] for name in self.old], np.int64)
 
@@ -111,7 +110,6 @@ class Relabelling:
         return moved
 
     def _check_named(self) -> None:
-        """Refuse plain numbers where names are expected."""
         if not self.old:
             raise OptionError(
                 f"{self.where}: its labels are numbers without class names, which may mean other "

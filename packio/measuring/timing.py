@@ -1,7 +1,6 @@
 """Where the time goes: named parts of a program, and how long a training loop waits for data.
 
->>> import itertools
->>> from packio.measuring.timing import Timer
+>>> >>> from packio.measuring.timing import Timer
 >>> timer = Timer(clock=itertools.count(0, 1_000_000).__next__)  # each reading is 1 ms later
 >>> for batch in timer.steps("abc"):
 ...     with timer("forward"):
@@ -14,12 +13,10 @@
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import functools
 import inspect
 import io
-import itertools
 import json
 import os
 import threading
@@ -339,9 +336,11 @@ class Durations:
 
     def _percentile(self, percent: int) -> float:
         """Find the middle of the bucket in which the percentile lies (nearest rank)."""
-        keys = sorted(self._buckets)
-        reached = list(itertools.accumulate(self._buckets[key] for key in keys))
-        key = keys[bisect.bisect_left(reached, -(-self.count * percent // 100))]
-        shift, leading = key >> _BITS, key & ((1 << _BITS) - 1)
+        left = -(-self.count * percent // 100)
+        for key in sorted(self._buckets):
+            left -= self._buckets[key]
+            if left <= 0:
+                break
+        shift, leading = divmod(key, 1 << _BITS)
         middle = (leading << shift) + ((1 << shift) - 1) / 2
         return min(max(middle, self._least), self._most)

@@ -26,15 +26,13 @@ _NOT_THE_USERS = (
     "<eval_with_key>",  # code that torch.compile and torch.fx make
 )
 _CONTIGUOUS = "write batch = packio.ensure_contiguous(batch), or .contiguous(), where it is made"
-_FIXES = {
-    "contiguous": (
-        "write model = model.to(memory_format=torch.channels_last) once, or batch.contiguous()"
-    ),
-    "channels_last": (
+_FIXES = {  # by the memory format of the weights
+    "contiguous":
+        "write model = model.to(memory_format=torch.channels_last) once, or batch.contiguous()",
+    "channels_last":
         "write batch = batch.to(memory_format=torch.channels_last) on the device, or model = "
-        "model.to(memory_format=torch.contiguous_format) once"
-    ),
-}  # by the memory format of the weights
+        "model.to(memory_format=torch.contiguous_format) once",
+}  # fmt: skip
 _SAME = "write batch = packio.ensure_contiguous(batch) for all batches"
 
 
@@ -45,9 +43,7 @@ class MemoryFormatWarning(UserWarning):
 class Watch(contextlib.ExitStack):
     """The hooks of `watch`; a context manager that removes them."""
 
-    def remove(self) -> None:
-        """Stop watching."""
-        self.close()
+    remove = contextlib.ExitStack.close
 
 
 def watch(model: nn.Module, *, deep: bool = False) -> Watch:
@@ -84,13 +80,11 @@ def watch(model: nn.Module, *, deep: bool = False) -> Watch:
 
 
 class _Hook:
-    """Looks at the inputs of one module."""
-
     def __init__(self, name: str, module: nn.Module) -> None:
         kind = type(module).__name__
         self._where, self._is_part = f"{name} ({kind})" if name else kind, bool(name)
         self._convolution = next((m for m in module.modules() if _has_format(m)), None)
-        self._earlier: torch.memory_format | None = None
+        self._earlier = ""  # memory format of the first batch
         self._told: dict[tuple[str, str, int], object] = {}
 
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -105,26 +99,26 @@ class _Hook:
         """Say what is wrong with a tensor, and what to do; None if nothing is wrong."""
         if tensor.ndim < 3 or tensor.layout != torch.strided:
             return None
-        given = _formats(tensor)
+        given = _find_formats(tensor)
         if not given:
             return "neither contiguous nor channels_last", _CONTIGUOUS
         if len(given) > 1 or tensor.ndim not in _CHANNELS_LAST:
             return None
         if self._convolution is not None:
             weight: Any = self._convolution.weight
-            wanted = _formats(weight) if weight.ndim == tensor.ndim else given
-            if len(wanted) > 1 or wanted == given:
+            wanted = _find_formats(weight) if weight.ndim == tensor.ndim else given
+            if len(wanted) != 1 or wanted == given:
                 return None
-            return f"{_name(given)} for weights that are {_name(wanted)}", _FIXES[_name(wanted)]
+            return f"{given[0]} for weights that are {wanted[0]}", _FIXES[wanted[0]]
         if torch.compiler.is_compiling():  # a state that changes would cause a new trace
             return None
-        earlier, self._earlier = self._earlier or given[0], self._earlier or given[0]
-        if earlier == given[0]:
-            return None
-        return f"{_name(given)}, and others before it {_name([earlier])}", _SAME
+        self._earlier = earlier = self._earlier or given[0]
+        return (
+            None if earlier == given[0] else (f"{given[0]}, and others before it {earlier}", _SAME)
+        )
 
     def _tell(self, tensor: torch.Tensor, found: str, fix: str) -> None:
-        file, line = _place(inspect.currentframe())
+        file, line = _find_caller(inspect.currentframe())
         this = object()
         if self._told.setdefault((found, file, line), this) is not this:
             return
@@ -143,17 +137,13 @@ def _find_tensors(values: Any) -> list[torch.Tensor]:
     return tensors
 
 
-def _formats(tensor: torch.Tensor) -> list[torch.memory_format]:
+def _find_formats(tensor: torch.Tensor) -> list[str]:
     """List the memory formats of a tensor: none, one, or both (with few channels or pixels)."""
-    found = [torch.contiguous_format] if tensor.is_contiguous() else []
+    formats = ["contiguous"] if tensor.is_contiguous() else []
     last = _CHANNELS_LAST.get(tensor.ndim)
     if last is not None and tensor.is_contiguous(memory_format=last):
-        found.append(last)
-    return found
-
-
-def _name(formats: list[torch.memory_format]) -> str:
-    return "contiguous" if torch.contiguous_format in formats else "channels_last"
+        formats.append("channels_last")
+    return formats
 
 
 def _has_format(module: nn.Module) -> bool:
@@ -161,10 +151,10 @@ def _has_format(module: nn.Module) -> bool:
     if not isinstance(module, _CONVOLUTIONS):
         return False
     weight = module.weight
-    return not isinstance(weight, nn.UninitializedParameter) and len(_formats(weight)) == 1
+    return not isinstance(weight, nn.UninitializedParameter) and len(_find_formats(weight)) == 1
 
 
-def _place(frame: FrameType | None) -> tuple[str, int]:
+def _find_caller(frame: FrameType | None) -> tuple[str, int]:
     """Find file and line of the innermost caller that is neither of torch nor of packio."""
     while frame is not None:
         if not frame.f_code.co_filename.startswith(_NOT_THE_USERS):

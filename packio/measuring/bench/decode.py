@@ -34,34 +34,22 @@ _BATCH = 16
 
 @dataclasses.dataclass(frozen=True)
 class DecodeRow:
-    """One decoder, measured in one way on the images of one encoding.
-
-    Attributes:
-        encoding, decoder: The images' encoding, and the decoder.
-        stage: "decode", or "open": Pillow's ``Image.open`` alone, which decodes nothing.
-        threads, workers: Threads of this process, or else worker processes of a DataLoader.
-        images_per_second, megapixels_per_second: Median over the rounds.
-        slowest, fastest: Images per second of the slowest and of the fastest round.
-        ms_p50, ms_p99: Milliseconds an image, over all rounds.
-        images, refused: Number of images, and of those that the decoder refused: Pillow decoded
-            them instead.
-        difference: Difference to Pillow; None for stage "open", and if the decoder refused all.
-    """
+    """One decoder, measured in one way on the images of one encoding."""
 
     encoding: str
     decoder: str
-    stage: str
-    threads: int
-    workers: int
-    images_per_second: float
+    stage: str  # "decode", or "open": Pillow's Image.open alone, which decodes nothing
+    threads: int  # of this process
+    workers: int  # processes of a DataLoader; 0: threads
+    images_per_second: float  # median over the rounds, as the next
     megapixels_per_second: float
-    slowest: float
+    slowest: float  # images per second of the slowest round
     fastest: float
-    ms_p50: float
+    ms_p50: float  # of an image, over all rounds
     ms_p99: float
     images: int
-    refused: int
-    difference: Distance | None
+    refused: int  # images that the decoder refused: Pillow decoded them instead
+    difference: Distance | None  # to Pillow; None for "open", and if the decoder refused all
 
     @property
     def on(self) -> str:
@@ -72,28 +60,18 @@ class DecodeRow:
 
 @dataclasses.dataclass(frozen=True)
 class DecodeResult:
-    """What `measure` found.
-
-    Attributes:
-        origin: Where the images come from.
-        images, pixels, bytes: Number, pixels and bytes of the images measured.
-        unreadable: Files left out: Pillow cannot identify or decode them.
-        rounds: Passes of each candidate over the images.
-        cpu, cpus: Model of the processor, and how many CPUs this process may use.
-        versions: Version of each decoder measured.
-        missing: Decoders that are not installed → how to install them.
-    """
+    """What `measure` found."""
 
     origin: str
     images: int
     pixels: int
     bytes: int
-    unreadable: int
+    unreadable: int  # files left out: Pillow cannot identify or decode them
     rounds: int
     cpu: str
-    cpus: int
+    cpus: int  # that this process may use
     versions: dict[str, str]
-    missing: dict[str, str]
+    missing: dict[str, str]  # decoder → how to install it
     rows: list[DecodeRow]
 
     def as_dict(self) -> dict[str, Any]:
@@ -270,18 +248,9 @@ def _sum_up(
     decodes = candidate.stage == "decode"
     found = differences[candidate.encoding, candidate.decoder] if decodes else None
     return DecodeRow(
-        encoding=candidate.encoding,
-        decoder=candidate.decoder,
-        stage=candidate.stage,
-        threads=candidate.threads,
-        workers=candidate.workers,
-        images_per_second=statistics.median(rates),
-        megapixels_per_second=statistics.median(rates) * pixels / 1e6,
-        slowest=min(rates),
-        fastest=max(rates),
-        ms_p50=latencies[len(latencies) // 2],
-        ms_p99=latencies[len(latencies) * 99 // 100],
-        images=images,
-        refused=found.refused if found else 0,
-        difference=found.distance() if found else None,
-    )
+        candidate.encoding, candidate.decoder, candidate.stage, candidate.threads,
+        candidate.workers, statistics.median(rates), statistics.median(rates) * pixels / 1e6,
+        min(rates), max(rates), latencies[len(latencies) // 2],
+        latencies[len(latencies) * 99 // 100], images, found.refused if found else 0,
+        found.distance() if found else None,
+    )  # fmt: skip

@@ -35,22 +35,14 @@ _IDENTICAL = 99.0  # decibels, of images without any difference
 
 @dataclasses.dataclass(frozen=True)
 class Distance:
-    """How far images are from their references.
+    """How far images are from their references."""
 
-    Attributes:
-        maximum, mean: Largest and mean absolute difference of a value, in grey levels.
-        share: Share of the pixels that differ, 0 to 1.
-        psnr, lowest_psnr: Mean and lowest peak signal-to-noise ratio of the images, in decibels. An
-            image that is identical counts as 99.
-        off: Share of the values that differ by more than 1 grey level, 0 to 1.
-    """
-
-    maximum: int
-    mean: float
-    share: float
-    psnr: float
+    maximum: int  # difference of a value, in grey levels
+    mean: float  # absolute difference of a value, in grey levels
+    share: float  # of the pixels that differ, 0 to 1
+    psnr: float  # decibels: mean of the images; an image that is identical counts as 99
     lowest_psnr: float
-    off: float
+    off: float  # share of the values that differ by more than 1 grey level, 0 to 1
 
 
 class Differences:
@@ -93,26 +85,16 @@ class FidelityRow:
 
 @dataclasses.dataclass(frozen=True)
 class FidelityResult:
-    """What `measure` found.
-
-    Attributes:
-        origin: Where the images come from.
-        images, left_out: Number of JPEGs measured; of other images, and JPEGs that Pillow does not
-            decode.
-        size, interpolation: Side of the crops in pixels, and how they are resized.
-        reference: The library that made the crops called torchvision's, with its version.
-        versions: Version of each decoder measured.
-        missing: Decoders that are not installed → how to install them.
-    """
+    """What `measure` found."""
 
     origin: str
-    images: int
-    left_out: int
-    size: int
+    images: int  # JPEGs
+    left_out: int  # other images, and JPEGs that Pillow does not decode
+    size: int  # side of the crops, pixels
     interpolation: str
-    reference: str
+    reference: str  # the library that made the crops called torchvision's, with its version
     versions: dict[str, str]
-    missing: dict[str, str]
+    missing: dict[str, str]  # decoder → how to install it
     rows: list[FidelityRow]
 
     def as_dict(self) -> dict[str, Any]:

@@ -30,20 +30,13 @@ _LEAST_ROUNDS, _LONG = 3, 0.5  # rounds of the stages; seconds of rounds, if so 
 
 
 class Setting(NamedTuple):
-    """One way to load, and its rate.
+    """One way to load, and its rate."""
 
-    Attributes:
-        workers: Worker processes of the DataLoader; 0: threads of the main process make batches.
-        threads: Threads of each process that decode.
-        images_per_second, megabytes_per_second: Median over the rounds; bytes as they are stored.
-        slowest, fastest: Images per second of the slowest and of the fastest round.
-    """
-
-    workers: int
-    threads: int
-    images_per_second: float
-    megabytes_per_second: float
-    slowest: float
+    workers: int  # processes of the DataLoader; 0: threads of the main process make batches
+    threads: int  # of each process
+    images_per_second: float  # median over the rounds, as the next
+    megabytes_per_second: float  # as they are stored
+    slowest: float  # images per second of the slowest round
     fastest: float
 
     def __str__(self) -> str:
@@ -52,14 +45,7 @@ class Setting(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LoadResult:
-    """What `measure` found.
-
-    Attributes:
-        cpus: CPUs that this process may use.
-        stages: Name → microseconds an image, on one core, with files in the page cache. They add
-            up to what an image costs.
-        gains: What changes of the pack would bring.
-    """
+    """What `measure` found."""
 
     path: str
     format: str
@@ -68,10 +54,10 @@ class LoadResult:
     crop: str
     fidelity: str
     decoder: str
-    cpus: int
+    cpus: int  # that this process may use
     settings: list[Setting]
-    stages: dict[str, float]
-    gains: list[gains.Gain]
+    stages: dict[str, float]  # name → microseconds an image, on one core, in the page cache
+    gains: list[gains.Gain]  # what changes of the pack would bring
 
     @property
     def noise(self) -> float:
@@ -262,8 +248,6 @@ class _TimedLoader:
             pass
 
     def setting(self) -> Setting:
-        middle = statistics.median(self._rates)
-        return Setting(
-            self.workers, self.threads, middle, middle * self._bytes / 1e6, min(self._rates),
-            max(self._rates),
-        )  # fmt: skip
+        rates, middle = self._rates, statistics.median(self._rates)
+        return Setting(self.workers, self.threads, middle, middle * self._bytes / 1e6, min(rates),
+                       max(rates))  # fmt: skip

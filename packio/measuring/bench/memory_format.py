@@ -30,28 +30,17 @@ Cases = dict[tuple[str, str, str, str, str], Callable[[], Any]]  # as a row begi
 
 
 class MemoryFormatRow(NamedTuple):
-    """One stage in one layout.
+    """One stage in one layout."""
 
-    Attributes:
-        part: The network, "plain" or "depthwise"; or "data": work on a batch before a network.
-        stage: "forward" (inference), "step" (forward and backward), or what is done to the data.
-        images: Layout of the images: "contiguous", "channels_last" (also an (N, H, W, C) batch
-            that was permuted), "transposed view" or "cropped view".
-        model: Memory format of the weights; "" if there is no network.
-        ratio: This time as a multiple of the time with contiguous images and weights: the median
-            over the rounds. Both times of a ratio are of the same round.
-        lowest, highest: Lowest and highest ratio of the rounds.
-    """
-
-    part: str
-    stage: str
+    part: str  # the network, "plain" or "depthwise"; or "data": work on a batch before a network
+    stage: str  # "forward" (inference), "step" (forward and backward), or what is done to the data
     dtype: str
-    images: str
-    model: str
-    milliseconds: float
+    images: str  # layout: "contiguous", "channels_last", "transposed view" or "cropped view"
+    model: str  # memory format of the weights; "" if there is no network
+    milliseconds: float  # of one call: the median over the rounds
     fastest: float
     slowest: float
-    ratio: float
+    ratio: float  # to contiguous images and weights in the same round: the median over the rounds
     lowest: float
     highest: float
 

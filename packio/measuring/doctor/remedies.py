@@ -76,14 +76,11 @@ def changes(
 
 
 def _change_step(measured: Measurements, parts: dict[Cause, float]) -> Iterator[Change]:
-    """Propose other layouts of the batches' tensors."""
     if not measured.has_step:
         return
     if not measured.contiguous:
-        yield Change(
-            Cause.MEMORY_FORMAT, "contiguous batches", "batch = packio.ensure_contiguous(batch)",
-            step=_contiguous,
-        )  # fmt: skip
+        yield Change(Cause.MEMORY_FORMAT, "contiguous batches",
+                     "batch = packio.ensure_contiguous(batch)", step=_contiguous)  # fmt: skip
     if parts[Cause.STEP] >= 0.5:
         yield Change(
             Cause.STEP, "batches in channels_last",
@@ -93,7 +90,6 @@ def _change_step(measured: Measurements, parts: dict[Cause, float]) -> Iterator[
 
 
 def _change_workers(setup: Setup, measured: Measurements, waiting: float) -> Iterator[Change]:
-    """Propose other numbers of workers."""
     now, cpus = setup.workers or 0, measured.cpus
     if getattr(setup.dataset, "decodes_batches", False):  # it works in the main process only
         return
@@ -111,7 +107,6 @@ def _change_workers(setup: Setup, measured: Measurements, waiting: float) -> Ite
 def _change_batches(
     setup: Setup, measured: Measurements, parts: dict[Cause, float], samples: list[Any]
 ) -> Iterator[Change]:
-    """Propose larger batches, and other ways to make them and to hand them over."""
     if setup.has_batches and measured.batch_size <= 1024:
         size = 4 * measured.batch_size
         yield Change(
@@ -141,7 +136,6 @@ def _change_dataset(
     waiting: float,
     indices: list[Any],
 ) -> Iterator[Change]:
-    """Propose samples kept in memory, and what packio's datasets offer."""
     dataset = setup.dataset
     if parts.get(Cause.STORAGE, 0) >= 0.2 and setup.has_batches:
         count = len(dataset) if hasattr(dataset, "__len__") else 0
@@ -173,12 +167,11 @@ def _contiguous(step: Step) -> Step:
 
 
 def _channels_last(step: Step) -> Step:
-    def laid_out(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.ndim != 4:
-            return tensor
-        return tensor.contiguous(memory_format=torch.channels_last)
+    def lay_out(tensor: torch.Tensor) -> torch.Tensor:
+        is_images = tensor.ndim == 4
+        return tensor.contiguous(memory_format=torch.channels_last) if is_images else tensor
 
-    return lambda batch: step(mapped(batch, laid_out))
+    return lambda batch: step(mapped(batch, lay_out))
 
 
 def _collates_alike(setup: Setup, samples: list[Any]) -> bool:

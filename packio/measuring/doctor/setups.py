@@ -19,6 +19,9 @@ from packio.measuring.feed import IndexFeed
 
 _LOOKED_AT = 100  # leaves of a batch in which a tensor is looked for
 _TIMEOUT = 120.0  # seconds that a worker may take for a batch
+_OF_ORDER = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last")
+_OF_WORKERS = ("persistent_workers", "timeout", "worker_init_fn", "multiprocessing_context")
+_OF_DATA_LOADER = ("num_workers", "pin_memory", "prefetch_factor", *_OF_WORKERS[1:])
 
 
 class Setup:
@@ -100,47 +103,29 @@ class Setup:
         """
         if not self.is_known:
             return cast("Iterable[Any]", self.loader)
-        if changes.pop("loader", None) is Loader or isinstance(self._inner, Loader):
-            made: Iterable[Any] = self._make_loader(feed, changes)
-        else:
-            made = self._make_data_loader(feed, changes)
-        return made if self._prefetcher is None else _prefetch_again(self._prefetcher, made)
-
-    def _make_loader(self, feed: IndexFeed | None, changes: dict[str, Any]) -> Iterable[Any]:
-        own = dict(self._inner.options) if isinstance(self._inner, Loader) else {
-            "collate_fn": self.collate}  # fmt: skip
-        for name in ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"):
-            own.pop(name, None)
-        options = {"dataset": self.dataset, "num_workers": 0, **own, **changes}
+        inner = self._inner
+        is_ours = changes.pop("loader", None) is Loader or isinstance(inner, Loader)
+        own: dict[str, Any] = {}
+        if isinstance(inner, Loader):
+            own = {name: value for name, value in inner.options.items() if name not in _OF_ORDER}
+        elif not is_ours:
+            own = {name: getattr(inner, name) for name in _OF_DATA_LOADER}
+        options = {"dataset": self.dataset, "num_workers": 0, "collate_fn": self.collate,
+                   **own, **changes}  # fmt: skip
         if options["num_workers"]:
             options |= {"timeout": options.get("timeout") or _TIMEOUT, "persistent_workers": True}
         else:
-            for name in ("persistent_workers", "timeout", "worker_init_fn",
-                         "multiprocessing_context"):  # fmt: skip
+            for name in _OF_WORKERS if is_ours else (*_OF_WORKERS, "prefetch_factor"):
                 options.pop(name, None)
-        return Loader(batch_sampler=cast("Any", feed), **options)
-
-    def _make_data_loader(self, feed: IndexFeed | None, changes: dict[str, Any]) -> DataLoader[Any]:
-        old = cast("DataLoader[Any]", self._inner)
-        options: dict[str, Any] = {
-            "dataset": self.dataset, "num_workers": old.num_workers,
-            "collate_fn": self.collate, "pin_memory": old.pin_memory, **changes,
-        }  # fmt: skip
-        if feed is None:
-            options["batch_size"] = old.batch_size
-            options |= {"drop_last": old.drop_last} if old.batch_size is not None else {}
-        elif self.has_batches:
+        if is_ours or (feed is not None and self.has_batches):
             options["batch_sampler"] = feed
-        else:
+        elif feed is not None:
             options |= {"sampler": feed, "batch_size": None}
-        if options["num_workers"]:
-            options = {
-                "timeout": old.timeout or _TIMEOUT, "worker_init_fn": old.worker_init_fn,
-                "prefetch_factor": old.prefetch_factor, "persistent_workers": True,
-                "multiprocessing_context": old.multiprocessing_context if old.num_workers else None,
-                **options,
-            }  # fmt: skip
-        return DataLoader(**options)
+        else:
+            options["batch_size"] = inner.batch_size
+            options |= {"drop_last": inner.drop_last} if inner.batch_size is not None else {}
+        made: Iterable[Any] = Loader(**options) if is_ours else DataLoader(**options)
+        return made if self._prefetcher is None else _prefetch_again(self._prefetcher, made)
 
 
 def _prefetch_again(prefetcher: DevicePrefetcher, loader: Iterable[Any]) -> DevicePrefetcher:

@@ -52,11 +52,8 @@ def unique_keys(keys: Sequence[bytes]) -> dict[str, np.ndarray]:
     return made.of_keys([b"%08d/%s" % (i, k) for i, k in enumerate(keys)])
 
 
-def _in_folder(root: Path, names: Sequence[str]) -> LocalFiles:
-    return LocalFiles(root, names, [(root / name).stat().st_size for name in names])
-
-
 NO_LABEL = "no label, though others have one"
+_MOST_LISTED = 1000
 
 
 class LeftOut:
@@ -116,9 +113,6 @@ def remarks_of(metadata: Mapping[str, Any]) -> list[str]:
     return remarks
 
 
-_MOST_LISTED = 1000
-
-
 class Storage(Protocol):
     """Reads ranges of files."""
 
@@ -138,7 +132,9 @@ class Collected:
         self._label_offset = label_offset
         self._seek_points, self._only_labelled = seek_points, only_labelled
         self._numbers = {name: i for i, name in enumerate(names)}
-        self._storage = storage or _in_folder(root, names)
+        self._storage = storage or LocalFiles(
+            root, names, [(root / name).stat().st_size for name in names]
+        )
         self._builder = IndexBuilder()
         self._places: dict[str, _PlaceColumns] = {}
         self._records = array("q")  # number of each in its shard

@@ -10,7 +10,6 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
 from packio.errors import IntegrityError, OptionError, ReadError
@@ -18,7 +17,6 @@ from packio.formats import Reading
 from packio.index.indexfile import SPLIT_RECORD, crc32c
 from packio.packs import locating, unpickle
 from packio.packs.collecting import remarks_of
-from packio.packs.files import check_identity, index_of_pack, of_pack, refuse_changed
 from packio.packs.rows import Row
 from packio.packs.table import PackTable
 from packio.sample import levels
@@ -119,14 +117,14 @@ class Pack(PackTable, Sequence[Sample]):
         self._elsewhere = located  # the index, and the folder that its paths are relative to
         self._again = again
         index_path, root = located or locating.located(self._absolute)
-        index = index_of_pack(index_path, root)
+        index = locating.open_index(index_path, root)
         if expect_digest is not None and index.digest != expect_digest:
             raise IntegrityError(f"{index_path}: has changed since this object was made; open anew")
         super().__init__(urls.place(path), index)
         self.ram = kept
-        self._files = of_pack(index, self.format, root, self._absolute)
+        self._files = locating.open_files(index, self.format, root, self._absolute)
         self._files.check(self._is_read)
-        check_identity(index, self.format, self._shards, root)
+        locating.check_identity(index, self.format, self._shards, root)
         self.access: str = access or index.metadata.get("access", "range")
         self._readers = self._own_readers(root)
         self._numbers, self._names = self._tables[IMAGE].numbers, self._tables[IMAGE].names
@@ -261,12 +259,12 @@ class Pack(PackTable, Sequence[Sample]):
             try:
                 data = self._files.read(file, offset, length)
             except (ReadError, IntegrityError):
-                refuse_changed(self.index_file, self.path)
+                locating.refuse_changed(self.index_file, self.path)
                 raise
             if flags & SPLIT_RECORD:
                 data = self.format.unsplit(data)
         if crc is not None and crc32c(data) != crc:
-            refuse_changed(self.index_file, self.path)
+            locating.refuse_changed(self.index_file, self.path)
             what = "" if name == IMAGE else f"{name} of "
             raise IntegrityError(
                 f"{self._files.path(file)}: {what}record {position} ({self.key(position)!r}, "
@@ -428,10 +426,5 @@ class Pack(PackTable, Sequence[Sample]):
     def __enter__(self) -> Pack:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

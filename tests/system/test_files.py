@@ -49,7 +49,7 @@ def test_pages_are_not_written_through_links_of_the_next_processes(tmp_path: pat
     victim.write_bytes(b"mine")
     for pid in range(os.getpid(), os.getpid() + 100):
         (tmp_path / f".packio-sheet-{pid}.tmp").symlink_to(victim)
-    pages.write_page(tmp_path / "page.html", b"<!doctype html>")
+    pages.write_page(tmp_path / "page.html", "<!doctype html>")
     assert victim.read_bytes() == b"mine"
     assert (tmp_path / "page.html").read_bytes() == b"<!doctype html>"
 

@@ -1,19 +1,7 @@
-r"""The index of a pack as Arrow columns: what `packio.export` writes and `where` asks about.
+"""The index of a pack as Arrow columns: what `packio.export` writes and `where` asks about.
 
-A row is a sample. The columns, as far as the pack has what they tell:
-
-* ``index`` int64: position in the pack; ``key`` text: bytes that are not UTF-8 are shown as
-  ``\xNN``;
-* ``label`` int64, or a list of float32 or int64; ``class`` text: the name of the label, null
-  without one; of a label vector the list of the names whose entries are above 0;
-* ``split`` text;
-* ``bytes``, ``height``, ``width``, ``orientation``, ``channels``, ``encoding`` of the field image;
-  ``<field>_bytes`` and so on of other images and masks; ``<field>_bytes`` of other fields.
-  Null where a sample has no such field, or the index does not know. Levels of images, which
-  packing made, have no columns;
-* ``boxes``: a list of [x_min, y_min, x_max, y_max], float32, in pixels; ``box_labels``,
-  ``box_classes`` and ``box_<column>``: lists with an entry for each box;
-* ``meta``: the metadata as JSON text; see `packio.packs.querying.metadata`.
+A row is a sample; docs/queries.md lists the columns. Null is what a sample has not, or the index
+does not know. Levels of images, which packing made, have no columns.
 
 Numbers and keys are views of the mapped index, so that a column costs little until it is read.
 """

@@ -25,7 +25,6 @@ from packio.index.indexfile import INDEX_SUFFIX, Index
 from packio.index.pieces import Content
 from packio.index.raw_blocks import COLUMN as RAW_BLOCKS
 from packio.packs import caches, locating
-from packio.packs.files import index_of_pack
 from packio.packs.querying import keys, selections
 from packio.packs.querying.selections import MARK, SOURCE_COLUMN, Selection
 from packio.storage.urls import Url
@@ -77,7 +76,7 @@ def _opened(whole: Path, path: Path) -> tuple[Index, Path]:
             f"{error}; {path} is a selection of it: say where the pack is by packio.open("
             f"{path.name!r}, pack=…)"
         ) from error
-    return index_of_pack(found, root), root
+    return locating.open_index(found, root), root
 
 
 def _write(

@@ -70,7 +70,7 @@ def choose_annotations(
     """
     there = [name for name in ANNOTATIONS if _COLUMNS[name] in pack.index_file]
     if fields is None:
-        say_label = not _told_by_folders(pack, chosen())
+        say_label = not _folders_say_labels(pack, chosen())
         others = len(levels.others(pack.fields)) > 1 or set(there) - {"label"}
         return there if say_label or others else []
     for name in fields:
@@ -80,7 +80,7 @@ def choose_annotations(
     return [name for name in there if name in fields]
 
 
-def _told_by_folders(pack: Pack, chosen: Iterator[np.ndarray]) -> bool:
+def _folders_say_labels(pack: Pack, chosen: Iterator[np.ndarray]) -> bool:
     """Tell whether each label is the first folder in its key, so that the path says the label."""
     labels, names = pack.labels, [os.fsencode(name) for name in pack.classes]
     if labels is None:
@@ -206,9 +206,9 @@ def make_coco_file(pack: Pack, chosen: Callable[[], Iterator[np.ndarray]]) -> It
 
     told = [{"id": i, "name": name} for i, name in zip(categories, pack.classes, strict=True)]
     yield f'{{"categories": {json.dumps(told)},\n"images": [\n'.encode()
-    yield from _joined(image_entries())
+    yield from _join_entries(image_entries())
     yield b'\n],\n"annotations": [\n'
-    yield from _joined(annotations())
+    yield from _join_entries(annotations())
     yield b"\n]}\n"
 
 
@@ -247,7 +247,7 @@ def _categories(pack: Pack) -> list[int]:
     return [known[i] if i in known else next(others) for i in range(len(pack.classes))]
 
 
-def _joined(entries: Iterable[dict[str, Any]]) -> Iterator[bytes]:
+def _join_entries(entries: Iterable[dict[str, Any]]) -> Iterator[bytes]:
     before = b""
     for entry in entries:
         yield before + json.dumps(entry).encode("ascii")

@@ -256,7 +256,7 @@ class _Tree:
         """Write a file at the first of some paths that is free; return this path."""
         for path in paths:
             try:
-                with self._opened(path) as file:
+                with self._open_new(path) as file:
                     file.write(data)
             except FileExistsError as error:
                 if path == paths[-1]:
@@ -275,7 +275,7 @@ class _Tree:
         self.write(b"", path)
         return os.fdopen(os.open(path, os.O_WRONLY | _FLAGS, dir_fd=self._root), "wb")
 
-    def _opened(self, path: bytes) -> BinaryIO:
+    def _open_new(self, path: bytes) -> BinaryIO:
         self._check(path)
         try:
             return os.fdopen(os.open(path, _NEW, 0o666, dir_fd=self._root), "wb")

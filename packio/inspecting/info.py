@@ -88,13 +88,13 @@ def _field(pack: Pack, name: str) -> dict[str, Any]:
              "bytes": column(f"{name}/length").total()}  # fmt: skip
     if pack.fields[name] in PIXELS:
         each = zip(column(f"{name}/encoding").chunks(), offsets.chunks(), strict=True)
-        found["encodings"] = _named(
-            _counted(code[offset >= 0] for code, offset in each), encodings.NAMES
+        found["encodings"] = _name_codes(
+            _count_codes(code[offset >= 0] for code, offset in each), encodings.NAMES
         )
     return found
 
 
-def _counted(chunks: Iterable[np.ndarray]) -> np.ndarray:
+def _count_codes(chunks: Iterable[np.ndarray]) -> np.ndarray:
     counts = np.zeros(256, np.int64)
     for chunk in chunks:
         counts += np.bincount(chunk, minlength=256)
@@ -119,14 +119,16 @@ def _metadata(pack: Pack) -> dict[str, int] | None:
 
 def _kinds(pack: Pack) -> dict[str, Any]:
     """Count the samples of each encoding, pixel type and orientation."""
-    columns = ("encoding", "channels", "dtype", "orientation")
-    counts = {name: _counted(pack.index_file.column(f"image/{name}").chunks()) for name in columns}
-    flags = _counted(pack.index_file.column("image/flags").chunks())
+
+    def count(column: str) -> np.ndarray:
+        return _count_codes(pack.index_file.column(f"image/{column}").chunks())
+
+    flags = count("flags")
     return {
-        "encodings": _named(counts["encoding"], encodings.NAMES),
-        "channels": _named(counts["channels"], {}),
-        "dtypes": _named(counts["dtype"], dict(enumerate(encodings.DTYPES))),
-        "oriented": int(len(pack) - counts["orientation"][:2].sum()),  # 1 is upright, 0 is unset
+        "encodings": _name_codes(count("encoding"), encodings.NAMES),
+        "channels": _name_codes(count("channels"), {}),
+        "dtypes": _name_codes(count("dtype"), dict(enumerate(encodings.DTYPES))),
+        "oriented": int(len(pack) - count("orientation")[:2].sum()),  # 1 is upright, 0 is unset
         "progressive": int(flags[[code for code in range(256) if code & PROGRESSIVE]].sum()),
         "seek_points": _with_points(pack),
     }
@@ -151,7 +153,7 @@ def system() -> dict[str, str]:
     return found
 
 
-def _named(counts: np.ndarray, names: dict[int, str]) -> dict[str, int]:
+def _name_codes(counts: np.ndarray, names: dict[int, str]) -> dict[str, int]:
     found = [(names.get(i, str(i)), n) for i, n in enumerate(counts.tolist()) if n]
     return dict(sorted(found, key=lambda entry: -entry[1]))
 
@@ -160,7 +162,7 @@ def _splits(pack: Pack) -> dict[str, int] | None:
     names = pack.metadata.get("splits")
     if names is None or "split" not in pack.index_file:
         return None
-    counts = _counted(pack.index_file.column("split").chunks())
+    counts = _count_codes(pack.index_file.column("split").chunks())
     return dict(zip(names, counts.tolist(), strict=False))
 
 

@@ -103,7 +103,7 @@ def find_duplicates(
             hashes.append(value)
             if progress is not None and (len(hashes) % _STEP == 0 or len(hashes) == len(pack)):
                 progress(len(hashes), len(pack))
-    twins = duplicates.grouped(hashes, threshold)
+    twins = duplicates.group_twins(hashes, threshold)
     found = tuple(
         NearDuplicate(
             t.position, pack.key(t.position), t.of, pack.key(t.of), t.distance,

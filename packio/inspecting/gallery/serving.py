@@ -136,11 +136,11 @@ class GalleryServer:
         pack = self._pack
         classes = self._classes
         if one:
-            name = _named(pack.classes, one, "class")
+            name = _choose_name(pack.classes, one, "class")
             classes = (name,) if classes is None or name in classes else ()
         wanted = self._split
         if split:
-            chosen = _named(pack.metadata.get("splits", []), split, "split")
+            chosen = _choose_name(pack.metadata.get("splits", []), split, "split")
             if wanted not in (None, chosen):
                 return np.zeros(0, np.int64)
             wanted = chosen
@@ -168,7 +168,7 @@ class GalleryServer:
         return list(zip(numbers.tolist(), counts.tolist(), strict=True))
 
 
-def _named(names: Sequence[str], number: str, what: str) -> str:
+def _choose_name(names: Sequence[str], number: str, what: str) -> str:
     if _number(number) >= len(names):
         raise OptionError(f"no {what} {number}")
     return names[int(number)]

@@ -36,7 +36,7 @@ def write_overview(pack: Pack, out: str | os.PathLike[str]) -> None:
 
 
 def _facts(summary: dict[str, Any]) -> Iterator[str]:
-    yield _counted(summary["samples"], "sample")
+    yield _say_many(summary["samples"], "sample")
     yield f"{_say_bytes(summary['bytes'])} of images"
     yield f"format {summary['format']}"
     for name, count in summary["encodings"].items():
@@ -76,13 +76,13 @@ def _make_bars(names: list[str], counts: np.ndarray, total: int) -> list[Bar]:
 def _said_of_classes(counts: np.ndarray, labels: dict[str, Any] | None) -> list[str]:
     if labels is None:
         return ["No labels."]
-    said = [_counted(len(counts), "class")]
+    said = [_say_many(len(counts), "class")]
     if len(counts) > 1:
         said.append(f"{counts.min():,} to {counts.max():,} samples each")
     if empty := labels["empty_classes"]:
         said.append(f"{empty:,} without a sample")
     if outside := labels["outside_classes"]:
-        said.append(f"{_counted(outside, 'sample')} with a label that is no class")
+        said.append(f"{_say_many(outside, 'sample')} with a label that is no class")
     if labels["kind"] != "int":
         said.append("a sample may be of several classes")
     return said
@@ -145,5 +145,5 @@ def _say_ratio(value: float) -> str:
     return f"{value:.3g}:1" if value >= 1 else f"1:{1 / value:.3g}"
 
 
-def _counted(number: int, noun: str) -> str:
+def _say_many(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith('s') else 's'}"

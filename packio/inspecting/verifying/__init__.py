@@ -33,7 +33,7 @@ from packio.inspecting.verifying.findings import (
     Meter,
     VerifyReport,
     of_file,
-    without,
+    strip_path,
 )
 from packio.inspecting.verifying.index import check_index, locate_index, open_index
 from packio.packs import locating
@@ -103,7 +103,7 @@ def verify(
         known = open_index(index_path)
     except (NotAPackError, IntegrityError, VersionError) as error:
         place = whole if is_selection else index_path
-        damages = (of_file(place.name, without(error, place)),)
+        damages = (of_file(place.name, strip_path(error, place)),)
         return VerifyReport(path, "", 0, 0, 0, damages, (), time.monotonic() - began)
     found = Findings(known, whole, Meter(len(known), progress, began), root)
     size = _check(found, num_workers or min(16, processors.usable()), decode, structure)

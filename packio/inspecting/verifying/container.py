@@ -19,7 +19,7 @@ from packio.errors import (
 from packio.formats import Reader
 from packio.images import encodings
 from packio.images.decoders import Decoder, Stored
-from packio.inspecting.verifying.findings import Findings, without
+from packio.inspecting.verifying.findings import Findings, strip_path
 from packio.sample.fields import PIXELS, decode
 from packio.sample.record import IMAGE, Field, Place, Record
 from packio.storage.local import LocalFiles
@@ -51,7 +51,7 @@ def _walk(found: Findings, shard: str, positions: range) -> None:
         text = str(error).removeprefix(f"{found.root}{os.sep}")
         named = (name for name, _, _ in found.table if text.startswith(name))
         file = max(named, key=len, default=shard)
-        found.tell_of_file(file, without(error, found.root / file))
+        found.tell_of_file(file, strip_path(error, found.root / file))
 
 
 def _compare(

@@ -48,7 +48,7 @@ class VerifyReport:
         path: Of the pack.
         format: Of the container; empty if the index cannot be read.
         samples: Number of samples in the pack.
-        files: Number of files read, without the index.
+        files: Number of files read, strip_path the index.
         bytes: In these files.
         damages: All damages: of the index first, then by file and offset.
         warnings: Lines about what is no damage, but differs from the pack as it was written.
@@ -74,8 +74,8 @@ def of_file(name: str, problem: str, *, unreadable: bool = False) -> Damage:
     return Damage(name, None, None, None, None, problem, unreadable)
 
 
-def without(error: Exception, path: Path) -> str:
-    """The message of an error in one line, without the path that it begins with."""
+def strip_path(error: Exception, path: Path) -> str:
+    """The message of an error in one line, strip_path the path that it begins with."""
     lines = (str(error) or type(error).__name__).splitlines()
     return lines[0].removeprefix(str(path)).lstrip(":, ")
 

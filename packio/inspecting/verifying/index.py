@@ -12,7 +12,7 @@ from packio import registry
 from packio.errors import IntegrityError, NoSuchPackError, NotAPackError, OptionError
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, Index
 from packio.index.raw_blocks import COLUMN, rows_per_block
-from packio.inspecting.verifying.findings import FieldColumns, Findings, without
+from packio.inspecting.verifying.findings import FieldColumns, Findings, strip_path
 from packio.packs import locating, recognising
 
 
@@ -61,11 +61,11 @@ def _check_columns(found: Findings) -> None:
         try:
             found.index.column(name).check()
         except IntegrityError as error:
-            found.tell_of_index(without(error, found.index.path))
+            found.tell_of_index(strip_path(error, found.index.path))
     try:
         found.table = found.index.files()
     except IntegrityError as error:
-        found.tell_of_index(without(error, found.index.path))
+        found.tell_of_index(strip_path(error, found.index.path))
 
 
 def _check_metadata(found: Findings) -> None:
@@ -123,7 +123,7 @@ def _of_blocks(crcs: np.ndarray, rows: int, row_bytes: int) -> np.ndarray:
     """Compute the CRC32C of each block of rows from the CRC32Cs of the rows, (N,) uint32.
 
     No bytes are read: crc(A + B) = crc(B) ^ shift(crc(A)). The shift by the length of B is linear
-    in each bit; it is the effect of as many zero bytes, without their effect on crc(b"").
+    in each bit; it is the effect of as many zero bytes, strip_path their effect on crc(b"").
     """
     zeros = bytes(row_bytes)
     none = google_crc32c.extend(0, zeros)

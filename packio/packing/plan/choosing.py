@@ -130,8 +130,8 @@ class Choice:
 
     def _deduplicate(self, listing: Listing) -> Listing:
         if self.dedupe is not None:
-            listing = duplicates.deduplicated(listing, drop=self.dedupe != "report")
-        return duplicates.without_near(listing) if self.dedupe == "near" else listing
+            listing = duplicates.deduplicate(listing, drop=self.dedupe != "report")
+        return duplicates.drop_near(listing) if self.dedupe == "near" else listing
 
     def _first(self, listing: Listing, there: int = 0) -> Listing:
         """The samples in their order, up to the limit, of which some are there already."""

@@ -28,7 +28,7 @@ _SHOWN = 3  # pairs in the warning
 _T = TypeVar("_T")
 
 
-def deduplicated(listing: Listing, *, drop: bool) -> Listing:
+def deduplicate(listing: Listing, *, drop: bool) -> Listing:
     """Find samples with the same bytes. Only samples of equal size are read."""
     order = np.argsort(np.asarray(listing.sizes, np.int64), kind="stable")
     sizes = np.asarray(listing.sizes, np.int64)[order]
@@ -48,7 +48,7 @@ def deduplicated(listing: Listing, *, drop: bool) -> Listing:
     return _leave_out(listing, twins, what, ("=", "the same bytes as"), drop=drop)
 
 
-def without_near(listing: Listing) -> Listing:
+def drop_near(listing: Listing) -> Listing:
     """Leave out each image that looks like an earlier one that stays; all images are decoded.
 
     See `packio.images.perceptual`. An image that cannot be decoded stays: packing it says why.
@@ -56,7 +56,7 @@ def without_near(listing: Listing) -> Listing:
     work = functools.partial(_hash, Decoder("auto", "RGB"))
     read = functools.partial(_read_each, listing, work)
     hashes = list(map_chunks(read, range(len(listing.keys)), processors.usable()))
-    twins = [(twin.position, twin.of) for twin in grouped(hashes, perceptual.THRESHOLD)]
+    twins = [(twin.position, twin.of) for twin in group_twins(hashes, perceptual.THRESHOLD)]
     what = "images that look like an earlier one"
     return _leave_out(listing, twins, what, ("~", "looks like"), drop=True)
 
@@ -94,7 +94,7 @@ class Twin(NamedTuple):
     distance: int  # bits in which their hashes differ
 
 
-def grouped(hashes: Sequence[int | None], threshold: int) -> list[Twin]:
+def group_twins(hashes: Sequence[int | None], threshold: int) -> list[Twin]:
     """Images that look like an earlier one, in order.
 
     An image that looks only like such a twin is none itself, so that no chain of small changes

@@ -33,7 +33,7 @@ from packio.packs import locating, opening
 from packio.sample import levels
 from packio.sample.recipe import Recipe
 from packio.sources import FRAMES, Context, Listing, Source, listed, wanted_fields
-from packio.sources._packs import PackListing
+from packio.sources.pack import PackListing
 from packio.storage import workshop
 from packio.system import locks
 from packio.system.files import absolute, beyond_link

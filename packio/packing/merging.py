@@ -13,8 +13,7 @@ from packio.packing import sourcing
 from packio.packing.making import pack
 from packio.packing.report import PackReport
 from packio.packs import opening
-from packio.sources import _packs
-from packio.sources.pack import renamed
+from packio.sources.pack import PackListing, list_packs, prefixed, renamed
 
 
 def merge(
@@ -46,9 +45,9 @@ def merge(
     with ExitStack() as stack:
         packs = [stack.enter_context(opening.open_silently(source)) for source in sources]
         classes = sourcing.read_class_names(options.pop("classes_from", None))
-        listing = renamed(_packs.listing(packs, classes), packs, options.get("fields"))
+        listing = renamed(list_packs(packs, classes), packs, options.get("fields"))
         prefixes = _prefixes(packs, prefix)
-        listing = _packs.prefixed(listing, prefixes)
+        listing = prefixed(listing, prefixes)
         _check_keys(listing, is_prefixed=any(prefixes))
         return pack(listing, out, **options)
 
@@ -78,7 +77,7 @@ def convert(
         if isinstance(options.get("split"), str):
             positions = opened.split(options.pop("split")).tolist()
             classes = sourcing.read_class_names(options.pop("classes_from", None))
-            found = renamed(_packs.listing([opened], classes), [opened], options.get("fields"))
+            found = renamed(list_packs([opened], classes), [opened], options.get("fields"))
             return pack(found.take(positions), out, **options)
         return pack(opened, out, **options)
 
@@ -94,7 +93,7 @@ def _prefixes(packs: Sequence[opening.Pack], asked: bool | Sequence[str]) -> lis
     return [os.fsencode(text) for text in asked]
 
 
-def _check_keys(listing: _packs.PackListing, *, is_prefixed: bool) -> None:
+def _check_keys(listing: PackListing, *, is_prefixed: bool) -> None:
     """Refuse packs that share a key."""
     if len(set(listing.keys)) == len(listing.keys):
         return

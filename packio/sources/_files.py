@@ -7,6 +7,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from packio.errors import DecodeError, OptionError, ReadError, SourceError
 from packio.images import encodings
@@ -252,6 +253,15 @@ def whole_file(root: int | None, key: bytes) -> bytes:
     finally:
         os.close(descriptor)
     raise DecodeError("changed while it was read, twice")
+
+
+def lines_of(file: Path) -> list[bytes]:
+    """The lines of a list that are not blank, without blanks around them."""
+    try:
+        text = file.read_bytes().removeprefix(b"\xef\xbb\xbf")
+    except OSError as error:
+        raise SourceError(f"{file}: {error.strerror}; expected a list") from error
+    return [stripped for line in text.split(b"\n") if (stripped := line.strip())]
 
 
 def sizes(root: str | os.PathLike[str], paths: Sequence[bytes]) -> list[int]:

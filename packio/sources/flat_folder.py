@@ -11,11 +11,10 @@ files beside the images.
 from __future__ import annotations
 
 import dataclasses
-import os
 from pathlib import Path
 from typing import Any
 
-from packio.errors import SourceError
+from packio.errors import PackioError, SourceError
 from packio.sources import Context, Listing, Source, _beside, _files
 from packio.sources.tables import label_list
 from packio.system.files import is_hidden
@@ -31,18 +30,13 @@ class FlatFolder(Source):
     def recognise(self, path: Path) -> bool:
         if not _files.is_plain_folder(path):
             return False
-        images = False
         try:
-            with os.scandir(path) as entries:
-                for entry in entries:
-                    if entry.is_dir():
-                        if not is_hidden(entry.name):
-                            return False
-                    elif _files.is_image(entry.name) and not is_hidden(entry.name):
-                        images = True
-        except OSError:  # the source that lists the folder says why
+            entries = _files.entries(path, _LAYOUT)
+        except PackioError:  # the source that lists the folder says why
             return False
-        return images
+        shown = [(name, is_folder) for name, is_folder in entries if not is_hidden(name)]
+        has_images = any(map(_files.is_image, (name for name, _ in shown)))
+        return has_images and not any(is_folder for _, is_folder in shown)
 
     def listing(self, source: Any, context: Context) -> Listing:
         path = Path(source)

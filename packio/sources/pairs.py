@@ -284,12 +284,8 @@ def _listed(
 ) -> list[tuple[_Sized, _Sized]]:
     """Pairs that a list names, in its order."""
     file = file if os.path.exists(file) else path / file
-    try:
-        lines = file.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    except OSError as error:
-        raise SourceError(f"{file}: {error.strerror}; expected a list of stems") from error
     pairs: dict[bytes, tuple[_Sized, _Sized]] = {}
-    for line in (stripped for line in lines if (stripped := line.strip())):
+    for line in _files.lines_of(file):
         fields = line.split(b"\t" if b"\t" in line else None)
         if line in images and line in masks:
             pair = (images[line], masks[line])

@@ -28,7 +28,7 @@ from packio.sample.facts import Facts
 from packio.sample.recipe import Recipe
 from packio.sample.record import Field, Record
 from packio.sources import Listing
-from packio.sources._packs import PackListing, Reading
+from packio.sources.pack import PackListing, Reading
 
 if TYPE_CHECKING:
     from PIL import Image

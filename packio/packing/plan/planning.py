@@ -20,7 +20,7 @@ from packio.packing.images.encode import Encoding
 from packio.packing.run.reading import Treatment
 from packio.sample.recipe import Recipe, merged
 from packio.sources import Listing
-from packio.sources._packs import PackListing
+from packio.sources.pack import PackListing
 from packio.system import processors
 
 _FILES_A_SHARD = 16  # at most, but for arrays of many chunks

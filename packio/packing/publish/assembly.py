@@ -26,7 +26,7 @@ from packio.packing.run import stat_cache
 from packio.packs import opening, pixel_statistics
 from packio.sample import levels, origins
 from packio.sample.recipe import NO_ENCODING, Recipe
-from packio.sources._packs import PackListing
+from packio.sources.pack import PackListing
 
 Table = dict[str, np.ndarray]  # name of a column of an index → the column
 

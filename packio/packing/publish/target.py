@@ -24,7 +24,7 @@ from packio.packing.report import SKIPPED_SUFFIX, PackReport
 from packio.packs import opening
 from packio.sample import levels
 from packio.sample.origins import origin_of
-from packio.sources._packs import PackListing
+from packio.sources.pack import PackListing
 from packio.storage import remote, urls, workshop
 from packio.storage.urls import Url
 

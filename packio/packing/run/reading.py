@@ -25,7 +25,7 @@ from packio.sample.fields import PIXELS, decode
 from packio.sample.recipe import Recipe
 from packio.sample.record import IMAGE, Field, Record, image_record
 from packio.sources import Listing, ReadRecord
-from packio.sources._packs import DamagedLevel
+from packio.sources.pack import DamagedLevel
 from packio.system import processors
 from packio.system.files import check_of_file
 from packio.system.pools import ThreadPool

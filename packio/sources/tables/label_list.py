@@ -76,7 +76,7 @@ def _with_hint(found: Listing) -> Listing:
 
 def _texts(file: Path, result: Listing) -> dict[bytes, bytes]:
     """Key → its label as written. Lines without an image, and the reverse, become unlisted."""
-    lines, keys = _lines(file), result.keys
+    lines, keys = _files.lines_of(file), result.keys
     known = set(keys)
     pairs = [next((p for p in _splits(line) if p[0] in known), None) for line in lines]
     if not any(pairs):
@@ -122,14 +122,6 @@ def _refuse_unfit(file: Path, lines: list[bytes], keys: list[bytes]) -> None:
             f"line {at + 1} may be of {os.fsdecode(keys[at])!a} or of "
             f"{os.fsdecode(as_counted[at])!a}; expected lines of path and label"
         )
-
-
-def _lines(file: Path) -> list[bytes]:
-    try:
-        text = file.read_bytes().removeprefix(b"\xef\xbb\xbf")
-    except OSError as error:
-        raise SourceError(f"{file}: {error.strerror}; expected a list of labels") from error
-    return [stripped for line in text.split(b"\n") if (stripped := line.strip())]
 
 
 def _splits(line: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -75,10 +75,10 @@ def make(folder: Path, count: int, shard: int) -> dict[str, Any]:
 def child(way: str, url: str, again: str) -> None:
     """Take the steps; print the seconds of each, and wait for a line before the next."""
     import packio
-    from packio.storage import remote, urls
+    from packio.storage import remote, stores, urls
 
     remote.WHOLE = sys.maxsize if way == "whole" else remote.WHOLE
-    urls.filesystem(url)  # imports s3fs
+    stores.of_url(urls.Url(url)).facts("")  # imports what it takes
     draw = np.random.default_rng(0)
 
     def step(name: str, work: Callable[[], Any]) -> Any:

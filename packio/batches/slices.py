@@ -18,8 +18,7 @@ from packio.images import native, regions
 from packio.images.regions import Need
 from packio.index.indexfile import PROGRESSIVE, SPLIT_RECORD
 from packio.packs.opening import Pack
-from packio.storage.folder import FolderFiles
-from packio.storage.local import LocalFiles
+from packio.storage.local import FolderStore, LocalStore
 from packio.system.threads import Threads, each
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def fits(pack: Pack, framing: Framing) -> bool:
 
 
 def make(
-    files: LocalFiles | FolderFiles, framing: Framing, threads: Threads | None,
+    files: LocalStore, framing: Framing, threads: Threads | None,
     batches: Sequence[torch.Tensor], points: Sequence[bytes], but: Collection[int],
     make_one: Callable[[int], None],
 ) -> dict[int, Exception]:  # fmt: skip
@@ -70,7 +69,7 @@ def make(
 
     def make_slice(slots: np.ndarray) -> None:
         taken = slots[wanted[slots]]
-        if isinstance(files, LocalFiles):
+        if not isinstance(files, FolderStore):
             try:
                 open_files = files.descriptors(numbers[taken].tolist())
             except (ReadError, IntegrityError):  # each sample says so by itself
@@ -109,14 +108,12 @@ def _samples(framing: Framing, points: Sequence[bytes]) -> tuple[np.ndarray, np.
     return samples, takes & (samples["offset"] >= 0) & ~in_vain
 
 
-def _find(
-    files: LocalFiles | FolderFiles, numbers: np.ndarray, samples: np.ndarray, wanted: np.ndarray
-) -> bytes:
+def _find(files: LocalStore, numbers: np.ndarray, samples: np.ndarray, wanted: np.ndarray) -> bytes:
     """Leave out samples that are not in their files; return the paths of a folder's files.
 
     The files of others are opened slice by slice.
     """
-    if isinstance(files, LocalFiles):
+    if not isinstance(files, FolderStore):
         wanted &= files.within(numbers, samples["offset"], samples["length"])
         return b""
     paths, starts = files.joined_paths(numbers.tolist())

@@ -96,7 +96,7 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
     places = {name: options[name] for name in ("path", "index") if _is_text(options.get(name))}
     return {
         **options,
-        **{n: url for n, p in places.items() if isinstance(url := urls.place(p), urls.Url)},
+        **{n: url for n, p in places.items() if (url := urls.of(p)) is not None},
         "crop": accepted(options["crop"]),
         "views": None if views is None else tuple(map(accepted, views)),
     }

@@ -16,7 +16,7 @@ from packio.errors import OptionError
 from packio.packs import opening
 from packio.packs.querying import expressions, keys, selections
 from packio.storage import urls
-from packio.storage.folder import FolderFiles
+from packio.storage.local import FolderStore
 from packio.system.files import absolute
 
 
@@ -102,7 +102,7 @@ def save(
     Args:
         positions: (n,) int64; in any order, which is not kept.
     """
-    if isinstance(pack.storage, FolderFiles):
+    if isinstance(pack.storage, FolderStore):
         raise OptionError(
             f"{pack.path}: an image folder; a selection is of a pack: packio pack makes one"
         )

@@ -49,7 +49,7 @@ class Far(Protocol):
     content: memoryview
     length: Length
 
-    def bring(self, spans: Sequence[Span], *, anew: bool = False) -> list[Span]:
+    def bring(self, spans: Sequence[Span], *, anew: bool = False) -> Sequence[Span]:
         """Fetch blocks that are not there yet, or whose bytes are wrong (``anew``), all at once.
 
         Returns those whose bytes are wrong at the service, too.
@@ -174,7 +174,7 @@ class Column:
         """Check those blocks that are not checked yet."""
         if not (blocks := [block for block in blocks if not self._checked[block]]):
             return
-        wrong: list[Span] = []
+        wrong: Sequence[Span] = []
         if self._place is not None:
             wrong = self._place.far.bring([self._span(block) for block in blocks])
         for block in blocks:

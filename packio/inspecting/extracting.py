@@ -45,7 +45,7 @@ from packio.sample import levels
 from packio.sample.fields import PIXELS
 from packio.sample.record import IMAGE
 from packio.storage import workshop
-from packio.storage.folder import path_problem
+from packio.storage.local import path_problem
 from packio.system.progress import PROGRESS_SECONDS, Progress, ProgressCallback
 
 _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC

@@ -215,7 +215,7 @@ def _changing(path: str | os.PathLike[str]) -> Iterator[tuple[Workshop, opening.
 
     The journal of a run that was cut short stays, so that it can go on, unless a field is added.
     """
-    if isinstance(url := urls.place(path), urls.Url):
+    if (url := urls.of(path)) is not None:
         raise OptionError(
             f"{url}: a pack at a URL is not changed; copy it to a disk, change it there, "
             f"and upload it; to copy it: packio convert {shlex.quote(str(url))} here.tar"

@@ -153,8 +153,8 @@ def pack(
     )  # fmt: skip
     is_made = functools.partial(sameness.is_made_by, plan, skip)
     make = functools.partial(_make, plan, is_made, means, began, skip=skip)
-    if isinstance(out, urls.Url):
-        report = remote.pack_to(out, plan, is_made, began, make, resume=resume, overwrite=overwrite)
+    if (url := urls.of(out)) is not None:
+        report = remote.pack_to(url, plan, is_made, began, make, resume=resume, overwrite=overwrite)
     else:
         report = make(out, overwrite=overwrite)
         if (advice := filesystems.advice(out, plan.format)) is not None:
@@ -226,7 +226,7 @@ def _check(
         )
     if finish and not resume:
         raise OptionError("finish=True, resume=False: finishing needs the parts that are written")
-    if isinstance(urls.absolute(out), urls.Url) and (part is not None or finish):
+    if urls.of(out) is not None and (part is not None or finish):
         raise OptionError(f"{out}: parts are written to a folder that all jobs see, not to a URL")
 
 

@@ -15,7 +15,6 @@ from packio.packing.run import cluster, executors, node_check
 from packio.packs import indexing, remote_indexing
 from packio.packs.bucket_parts import Work
 from packio.storage import urls
-from packio.storage.urls import Url
 from packio.system.files import absolute
 
 
@@ -91,13 +90,13 @@ def reindex(
     label = label_col if label is None else label
     reading = Reading(label_offset, trust_plain_pickle, image, label, layout, database)
     place = None if index is None else urls.absolute(index)
-    if isinstance(url := urls.place(path), Url):
+    if (url := urls.of(path)) is not None:
         return remote_indexing.reindex(
             url, place, reading, seek_points=bool(seek_points),
             num_workers=num_workers, told=progress,
             started=None if engine == "local" else functools.partial(_started, engine),
         )  # fmt: skip
-    if isinstance(place, Url) or engine != "local":
+    if (place is not None and urls.of(place) is not None) or engine != "local":
         raise OptionError(f"{path}: engine=, and an index at a URL, are for containers there")
     return indexing.reindex(absolute(path), place, reading, seek_points=seek_points is not False)
 

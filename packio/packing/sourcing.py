@@ -62,10 +62,10 @@ def locate_source(
     ):
         return source
     source = urls.place(source)
-    if isinstance(source, urls.Url):
+    if urls.of(source) is not None:
         return source
     outside = Path(os.path.realpath(source))
-    if not isinstance(out, urls.Url):
+    if urls.of(out) is None:
         inside = Path(os.path.realpath(out))
         if inside == outside or outside in inside.parents:
             raise OptionError(f"{out}: lies within the source {source}; choose another place")
@@ -200,7 +200,7 @@ def _no_option(name: str, value: Any, what: str, known: set[str]) -> OptionError
 
 def scratch_folder(out: Path) -> Path | None:
     """Folder for temporary files of the listing: the output's folder; None if that is at a URL."""
-    return None if isinstance(out, urls.Url) else out.parent
+    return out.parent if urls.of(out) is None else None
 
 
 def read_class_names(given: str | os.PathLike[str] | Sequence[str] | None) -> list[str] | None:

@@ -97,7 +97,7 @@ def make(
     facts, missing, done = work.bucket.facts, dict[str, int](), 0
     for number, (name, now) in enumerate(facts.items()):
         old = read(journal.find(number))
-        if old is not None and now.version and (old.size, old.version) == now:
+        if old is not None and now.version and (old.size, old.version) == now[:2]:
             done += now.size
         else:
             journal.forget(number)  # of an object that has changed since
@@ -126,7 +126,7 @@ def _make(
     facts, stopped = work.bucket.facts[name], stopped or threading.Event()
     url = urls.child(work.bucket.root, name)
     for only_labelled in (False, True):
-        found = StreamedObject(url, facts.size, work.ahead, stopped)
+        found = StreamedObject(url, facts, work.ahead, stopped)
         with objects.opened_once(found) as opened:
             samples, count = _collected(work, opened, only_labelled=only_labelled)
             digest = opened.opened.digest()

@@ -12,21 +12,21 @@ import dataclasses
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from packio import registry
 from packio.errors import IntegrityError, NotAPackError, OptionError, ReadError
 from packio.formats import Format, is_added_shard
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, Index
 from packio.packs import braces, recognising
-from packio.storage import objects, urls
-from packio.storage.objects import Facts
+from packio.storage import stores, urls
+from packio.storage.store import Facts, Store
 from packio.storage.urls import Url
 from packio.system.pools import ThreadPool
 
 OBJECTS = "objects"  # metadata of an index: name of each object → its version
 EMPTY = "empty_objects"  # metadata of an index: names of objects without samples
-_TAG = re.compile(r'ETag ("[^"]*")', re.IGNORECASE)  # as packio.storage.urls.version tells it
+_TAG = re.compile(r'ETag ("[^"]*")', re.IGNORECASE)  # as Facts.version tells it
 _ASKING = 16  # requests at a time
 _FEW = 8  # objects that are asked for one by one; of more, the folder is listed
 _HEAD = 512  # bytes of an object that tell its format
@@ -54,13 +54,13 @@ def find(url: Url) -> Bucket:
             url, root, _all_facts(root, [urls.name_of(root, name[skip:]) for name in names])
         )
     with urls.errors_as(ReadError, url):
-        found = urls.info(url)
-    if found is not None and found["type"] == "file":
-        facts = objects.facts(url)
+        found = stores.facts(url)
+    if found is not None and found.is_file:
+        facts = stores.file_facts(url)
         if (form := _format_of(url, facts)) is not None:
             name = urls.name_of(url.parent, url.name)
             return _readable(Bucket(form, url.parent, {name: facts}, is_folder=False), url)
-        if found.get("mimetype") != "text/html":  # a page may be the list of a folder
+        if not found.is_page:  # a page may be the list of a folder
             raise NotAPackError(f"{url}: no container that packio knows")
     return _in_folder(url)
 
@@ -83,7 +83,7 @@ def index_place(url: Url, bucket: Bucket) -> Url:
     return url.with_name(url.name + INDEX_SUFFIX)
 
 
-def check_unchanged(index: Index, root: Url, names: Sequence[str]) -> None:
+def check_unchanged(index: Index, store: Store, names: Sequence[str]) -> None:
     """Check that the objects of others are those that an index was made of.
 
     Nothing is checked where the service tells no versions.
@@ -91,13 +91,12 @@ def check_unchanged(index: Index, root: Url, names: Sequence[str]) -> None:
     expected = index.metadata.get(OBJECTS)
     if not isinstance(expected, dict):
         return
-    for name, version in _versions(root, names).items():
+    for name, version in _versions(store, names).items():
         said = expected.get(name, "")
         if said and version and not urls.is_version(said, version):
-            url = urls.child(root, name)
             raise IntegrityError(
-                f"{url}: was replaced after it was indexed ({version}; the index says {said}); run "
-                "packio reindex again"
+                f"{store.root / name}: was replaced after it was indexed ({version}; the index "
+                f"says {said}); run packio reindex again"
             )
 
 
@@ -112,46 +111,39 @@ def tags(index: Index) -> dict[str, str]:
     return {name: match[1] for name, match in found.items() if match is not None}
 
 
-def _versions(root: Url, names: Sequence[str]) -> dict[str, str]:
+def _versions(store: Store, names: Sequence[str]) -> dict[str, str]:
     """Versions of those objects that are there."""
-    with urls.errors_as(ReadError, root):
-        listed = _listed(root, names)
-        known: dict[str, dict[str, Any] | None]
-        known = {name: entry for name, entry in listed.items() if urls.version(entry)}
-        found = _ask(root, names, urls.info, known)
-    return {name: urls.version(entry) for name, entry in found.items() if entry is not None}
+    with urls.errors_as(ReadError, store.root):
+        known: dict[str, Facts | None] = {
+            name: facts for name, facts in _listed(store, names).items() if facts.version
+        }
+        found = _ask(names, store.facts, known)
+    return {name: facts.version for name, facts in found.items() if facts is not None}
 
 
 def _all_facts(root: Url, names: Sequence[str]) -> dict[str, Facts]:
     """Size and version of each object."""
     with urls.errors_as(ReadError, root):
-        listed = _listed(root, names)
-    known = {
-        name: Facts(entry["size"], urls.version(entry))
-        for name, entry in listed.items()
-        if isinstance(entry.get("size"), int) and urls.version(entry)
-    }
-    return _ask(root, names, objects.facts, known)
+        listed = _listed(stores.of_url(root), names)
+    known = {name: facts for name, facts in listed.items() if facts.size >= 0 and facts.version}
+    return _ask(names, lambda name: stores.file_facts(urls.child(root, name)), known)
 
 
 def _ask(
-    root: Url, names: Sequence[str], ask: Callable[[Url], _T], known: Mapping[str, _T]
-) -> dict[str, _T]:
+    names: Sequence[str], ask: Callable[[str], _T], known: Mapping[str, _T]
+) -> dict[str, _T]:  # fmt: skip
     """Ask for each object of which nothing is known, several at a time."""
     rest = [name for name in names if name not in known]
     with ThreadPool(_ASKING, "packio-objects") as pool:
-        each = pool.map(lambda name: ask(urls.child(root, name)), rest)
-        found = dict(known) | dict(zip(rest, each, strict=True))
+        found = dict(known) | dict(zip(rest, pool.map(ask, rest), strict=True))
     return {name: found[name] for name in names}
 
 
-def _listed(root: Url, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+def _listed(store: Store, names: Sequence[str]) -> dict[str, Facts]:
     """What a list of the folder says of its objects; nothing if asking for each is better."""
     if len(names) <= _FEW or any("/" in name for name in names):
         return {}
-    if urls.is_web(urls.filesystem(root)[0]):  # which lists no folders as a rule
-        return {}
-    return urls.inside(root)
+    return store.list(deep=False) if store.lists_folders else {}
 
 
 def _checked(url: Url, root: Url, facts: dict[str, Facts]) -> Bucket:
@@ -172,7 +164,7 @@ def _checked(url: Url, root: Url, facts: dict[str, Facts]) -> Bucket:
 def _in_folder(url: Url) -> Bucket:
     """The containers in a folder, of one format; the order is that of their names."""
     with urls.errors_as(ReadError, url):
-        listed = {urls.name_of(url, text): facts for text, facts in urls.inside(url).items()}
+        listed = stores.of_url(url).list(deep=False)
     found: dict[str, list[str]] = {}
     for name in sorted(listed):
         form = recognising.format_by_name(name)
@@ -197,12 +189,12 @@ def _in_folder(url: Url) -> Bucket:
     return _readable(Bucket(form, url, _all_facts(url, names), is_folder=True), url)
 
 
-def _content(url: Url, found: Mapping[str, Any] | None) -> bytes | None:
+def _content(url: Url, found: Facts | None) -> bytes | None:
     """All bytes of a small object; None if there is none."""
     if found is None:
         return None
     with urls.errors_as(ReadError, url):
-        return urls.read(*urls.filesystem(url), 0, found.get("size"), is_end=True)
+        return stores.content(url, found)
 
 
 def _readable(bucket: Bucket, url: Url) -> Bucket:
@@ -213,12 +205,10 @@ def _readable(bucket: Bucket, url: Url) -> Bucket:
             "with packio reindex, and upload both"
         )
     name, facts = next(iter(bucket.facts.items()))
-    objects.check_ranges(urls.child(bucket.root, name), facts.size)
+    if facts.size > 1:  # a server of web pages may send whole objects instead of ranges
+        stores.read(urls.child(bucket.root, name), facts.size - 1, 1, facts)
     return bucket
 
 
 def _format_of(url: Url, facts: Facts) -> str | None:
-    with urls.errors_as(ReadError, url):
-        objects.check_ranges(url, facts.size)
-        head = urls.read(*urls.filesystem(url), 0, min(_HEAD, facts.size))
-    return recognising.format_of(head, url.name)
+    return recognising.format_of(stores.read(url, 0, min(_HEAD, facts.size), facts), url.name)

@@ -7,7 +7,6 @@ All of it can be made again, except what an interrupted upload left (``uploads``
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -146,12 +145,10 @@ def _unlocked(path: Path) -> Iterator[bool]:
         yield True
         return
     with lock.open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-        else:
-            yield True
+        is_free = False
+        with contextlib.suppress(OSError):  # no locks on this file system
+            is_free = locks.try_lock(file.fileno())
+        yield is_free
 
 
 def _remove(path: Path) -> bool:

@@ -21,7 +21,7 @@ from packio.sample.facts import Facts
 from packio.sample.labelling import Distinct, Labels, is_missing, labels
 from packio.sample.record import IMAGE, Field, Place, Record
 from packio.sample.relabelling import NO_CLASS
-from packio.storage.local import LocalFiles
+from packio.storage.local import LocalStore
 from packio.system.caching import cached_property
 
 
@@ -132,7 +132,7 @@ class Collected:
         self._label_offset = label_offset
         self._seek_points, self._only_labelled = seek_points, only_labelled
         self._numbers = {name: i for i, name in enumerate(names)}
-        self._storage = storage or LocalFiles(
+        self._storage = storage or LocalStore(
             root, names, [(root / name).stat().st_size for name in names]
         )
         self._builder = IndexBuilder()

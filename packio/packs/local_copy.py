@@ -33,7 +33,7 @@ from packio.index import indexfile
 from packio.index.indexfile import INDEX_NAME, Index
 from packio.packs.opening import Pack
 from packio.storage import disk
-from packio.storage.folder import FolderFiles, path_problem
+from packio.storage.local import FolderStore, path_problem
 from packio.system import locks
 from packio.system.files import free_bytes
 from packio.system.pools import ThreadPool
@@ -120,7 +120,7 @@ def _home(folder: str | os.PathLike[str]) -> Path:
 
 def _files(pack: Pack) -> list[_PackFile]:
     index = pack.index_file
-    if not isinstance(pack.storage, FolderFiles):
+    if not isinstance(pack.storage, FolderStore):
         return [_PackFile(*file) for file in index.files()]
     keys = [*pack.keys()]
     for key in keys:  # of an index that may be anybody's

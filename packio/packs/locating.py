@@ -22,10 +22,9 @@ from packio.errors import (
 from packio.formats import Format, Reading
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, UNFINISHED_SUFFIX, Index
 from packio.packs import braces, buckets, indexing, recognising
-from packio.storage import filesystems, remote, urls
-from packio.storage.folder import FolderFiles
-from packio.storage.local import LocalFiles
-from packio.storage.remote_files import RemoteFiles
+from packio.storage import remote, stores, urls
+from packio.storage.local import FolderStore
+from packio.storage.store import Store
 from packio.storage.urls import Url
 
 _AS_IT_IS = Reading()
@@ -34,8 +33,8 @@ Again: TypeAlias = Callable[[], tuple[Path, Path] | None]  # locates an index on
 
 def located(path: Path, reading: Reading = _AS_IT_IS) -> tuple[Path, Path]:
     """The index of a pack, and the folder that the paths in the index are relative to."""
-    if isinstance(path, Url):
-        return _at_url(path, reading)
+    if (url := urls.of(path)) is not None:
+        return _at_url(url, reading)
     check_finished(path)
     kind = _file_kind(path)
     if kind is None and _has_braces(path):
@@ -62,7 +61,7 @@ def is_selection(path: Path) -> bool:
     """Tell whether a file is a selection of samples of another pack."""
     from packio.packs.querying import selections
 
-    return not isinstance(path, Url) and selections.is_selection(path)
+    return selections.is_selection(path)
 
 
 def selection(
@@ -101,7 +100,7 @@ def asking_again(
 
 def still_there(found: tuple[Path, Path] | None, again: Again | None) -> tuple[Path, Path] | None:
     """Where an index is that was located once; the user's cache may have been emptied since."""
-    if found is None or again is None or isinstance(found[0], Url) or found[0].is_file():
+    if found is None or again is None or urls.of(found[0]) is not None or found[0].is_file():
         return found
     return again()
 
@@ -128,42 +127,34 @@ def _at_url(url: Url, reading: Reading) -> tuple[Path, Url]:
 def _is_something(url: Url) -> bool:
     """Whether there is an object or a folder at a URL, or at the first of several."""
     try:
-        return urls.info(braces.expanded(os.fspath(url))[0]) is not None
+        first = urls.Url(braces.expanded(os.fspath(url))[0])
+        return stores.facts(first) is not None or bool(stores.of_url(first).list(deep=False))
     except Exception:  # noqa: BLE001 (each service has errors of its own; it may be there)
         return True
 
 
 def with_index(path: Path, index: Path) -> tuple[Path, Path]:
     """An index that is not beside its container, and the folder that its paths are relative to."""
-    if isinstance(path, Url):
-        urls.refuse_query(path)
-    words = ["packio", "reindex", os.fspath(path), "--index", str(index)]
-    command = f"make it: {shlex.join(words)}"
-    if isinstance(index, Url):
-        with urls.errors_as(ReadError, index):
-            if not urls.is_file(index):
-                raise NotAPackError(f"{index}: no such index; {command}")
-        found = remote.index_at(index)
-        metadata = remote.opened(found).metadata
-    else:
-        found = index
-        if not stat.S_ISREG(_file_kind(found) or 0):
-            raise NotAPackError(f"{index}: no such index; {command}")
-        metadata = Index(found).metadata
+    if (url := urls.of(path)) is not None:
+        urls.refuse_query(url)
+    with urls.errors_as(ReadError, index):
+        if not stores.is_file(index):
+            words = ["packio", "reindex", os.fspath(path), "--index", str(index)]
+            raise NotAPackError(f"{index}: no such index; make it: {shlex.join(words)}")
+    found = remote.index_at(index)
+    metadata = remote.opened(found).metadata
     names = [shard["name"] for shard in metadata["shards"]] + metadata.get(buckets.EMPTY, [])
-    if isinstance(path, Url):
-        name = urls.name_of(path, path.name)
-        is_folder = name not in names and not _has_braces(path)
-    else:
-        is_folder = not stat.S_ISREG(_file_kind(path) or 0)
-    if is_folder:
-        return found, path
-    root = buckets.root_of(path) if isinstance(path, Url) else path.parent
-    given = [os.path.relpath(name, root) for name in braces.expanded(os.fspath(path))]
-    if isinstance(root, Url):
-        given = [urls.name_of(root, name) for name in given]
-    if isinstance(path, Url) or not _has_braces(path):
-        _check_names(path, index, given, names)
+    if url is None:
+        if not stat.S_ISREG(_file_kind(path) or 0):
+            return found, path
+        if not _has_braces(path):
+            _check_names(path, index, [path.name], names)
+        return found, path.parent
+    if urls.name_of(url, url.name) not in names and not _has_braces(url):
+        return found, url
+    root = buckets.root_of(url)
+    given = [os.path.relpath(name, root) for name in braces.expanded(os.fspath(url))]
+    _check_names(path, index, [urls.name_of(root, name) for name in given], names)
     return found, root
 
 
@@ -204,7 +195,7 @@ def is_container(path: Path) -> bool:
 
 def has_index(path: Path) -> bool:
     """Tell whether a pack is at a path, finished or damaged, without opening it."""
-    if isinstance(url := urls.place(path), Url):
+    if (url := urls.of(path)) is not None:
         return remote.has_index(url)
     beside = path.with_name(path.name + INDEX_SUFFIX) if path.name else path
     return (
@@ -224,30 +215,19 @@ def _file_kind(path: Path) -> int | None:
         raise ReadError(f"{path}: {error.strerror}; a pack was expected") from error
 
 
-def open_index(path: Path, root: Path) -> Index:
-    """Open the index of a pack: a copy near by, if it is far away, or block by block."""
-    if isinstance(root, Url):
-        return remote.opened(path)
-    return Index(path, filesystems.nearby(path))
-
-
-def open_files(
-    index: Index, container: Format, root: Path, pack: Path
-) -> LocalFiles | FolderFiles | RemoteFiles:
-    """Return the object that reads byte ranges of a pack's files."""
+def open_files(index: Index, container: Format, root: Path, pack: Path) -> Store:
+    """Return the store of a pack's files."""
     if container.caps.whole_files:
-        return FolderFiles(root, index.key)
+        return FolderStore(root, index.key)
     files = index.files()
     names, sizes = [name for name, _, _ in files], [size for _, size, _ in files]
-    if isinstance(root, Url):
-        return RemoteFiles(root, names, sizes, buckets.tags(index))
     if pack.is_file() and pack.name not in names and "selection" not in index.metadata:
         raise IntegrityError(
             f"{index.path}: lists {', '.join(names[:1]) or 'no file'}, not {pack.name}: the index "
             "is another pack's, or the pack was renamed; then make the index fit: packio reindex "
             f"{shlex.quote(str(pack))}"
         )
-    return LocalFiles(root, names, sizes)
+    return stores.at(root, names, sizes, buckets.tags(index))
 
 
 def refuse_changed(index: Index, pack: object) -> None:
@@ -263,11 +243,12 @@ def refuse_changed(index: Index, pack: object) -> None:
 
 
 def check_identity(
-    index: Index, container: Format, shards: list[tuple[str, int]], root: Path
+    index: Index, container: Format, shards: list[tuple[str, int]], store: Store
 ) -> None:
     """Compare what the containers are with what they were when they were indexed."""
-    if isinstance(root, Url):
-        buckets.check_unchanged(index, root, [name for name, _ in shards])
+    root = store.root
+    if not store.is_local:
+        buckets.check_unchanged(index, store, [name for name, _ in shards])
         return
     found = [container.identity(root / name) for name, _ in shards]
     expected = index.metadata.get("identity", [None] * len(found))

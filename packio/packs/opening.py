@@ -23,19 +23,17 @@ from packio.sample import levels
 from packio.sample.fields import PIXELS
 from packio.sample.packed import Sample, build_sample
 from packio.sample.record import IMAGE, MASK, Field, Record
-from packio.storage import ram, urls
-from packio.storage.folder import FolderFiles
-from packio.storage.local import LocalFiles
-from packio.storage.remote_files import RemoteFiles
-from packio.storage.urls import Url
+from packio.storage import ram, remote, urls
+from packio.storage.local import LocalStore
+from packio.storage.store import Store
 from packio.system.caching import cached_property
 
 if TYPE_CHECKING:
     import numpy as np
 
     from packio.packs.raw import RawRows
-    from packio.storage.flight import Range
     from packio.storage.ram import RamCache
+    from packio.storage.store import Range
 
 
 def open(  # noqa: A001 (public name)
@@ -117,14 +115,14 @@ class Pack(PackTable, Sequence[Sample]):
         self._elsewhere = located  # the index, and the folder that its paths are relative to
         self._again = again
         index_path, root = located or locating.located(self._absolute)
-        index = locating.open_index(index_path, root)
+        index = remote.opened(index_path)
         if expect_digest is not None and index.digest != expect_digest:
             raise IntegrityError(f"{index_path}: has changed since this object was made; open anew")
         super().__init__(urls.place(path), index)
         self.ram = kept
         self._files = locating.open_files(index, self.format, root, self._absolute)
         self._files.check(self._is_read)
-        locating.check_identity(index, self.format, self._shards, root)
+        locating.check_identity(index, self.format, self._shards, self._files)
         self.access: str = access or index.metadata.get("access", "range")
         self._readers = self._own_readers(root)
         self._numbers, self._names = self._tables[IMAGE].numbers, self._tables[IMAGE].names
@@ -145,7 +143,7 @@ class Pack(PackTable, Sequence[Sample]):
         self._by_record = recommended != "range"  # then the column offset has record numbers
         if self.access == "range" and not self._by_record:
             return []
-        if isinstance(root, Url) or ("selection" in metadata and not self._by_record):
+        if not self._files.is_local or ("selection" in metadata and not self._by_record):
             raise OptionError(f"access={self.access!r}: {self.path} is read by 'range' only")
         if self.access != name or not self.format.caps.reads_by_library:
             known = repr(name) if self._by_record else f"'range' and {name!r}"
@@ -208,7 +206,7 @@ class Pack(PackTable, Sequence[Sample]):
     @cached_property
     def raw_rows(self) -> RawRows | None:
         """The mapped pixels, if all samples are raw pixels of one shape; else None."""
-        if self._readers or not isinstance(self._files, LocalFiles):
+        if self._readers or not self._files.is_mappable:
             return None
         from packio.packs import raw
 
@@ -354,17 +352,15 @@ class Pack(PackTable, Sequence[Sample]):
         """
         if not self.reads_ahead:
             return self
-        ranges = self._ranges(rows)
-        if isinstance(self._files, RemoteFiles):
-            pack = object.__new__(Pack)
-            pack.__dict__.update(self.__dict__)
-            if self.ram is not None:  # kept since they were expected, as by another process
-                self._files.forget(self._ranges(rows, are_kept=True))
-            pack._files = self._files.fetched(ranges)
-            return pack
-        if isinstance(self._files, LocalFiles):
-            self._files.announce(ranges)
-        return self
+        if self.ram is not None:  # kept since they were expected, as by another process
+            self._files.forget(self._ranges(rows, are_kept=True))
+        files = self._files.fetched(self._ranges(rows))
+        if files is self._files:
+            return self
+        pack = object.__new__(Pack)
+        pack.__dict__.update(self.__dict__)
+        pack._files = files
+        return pack
 
     def expect(self, rows: Mapping[str, Sequence[Row]]) -> None:
         """Ask for the bytes of samples that will be read soon; see `looks_ahead`.
@@ -372,23 +368,22 @@ class Pack(PackTable, Sequence[Sample]):
         Args:
             rows: As of `fetched`.
         """
-        if isinstance(self._files, RemoteFiles):
+        if self._files.looks_ahead:
             self._files.expect(self._ranges(rows))
 
     def forget(self) -> None:
         """Do not keep what was expected, and has not been read."""
-        if isinstance(self._files, RemoteFiles):
-            self._files.forget()
+        self._files.forget()
 
     @property
     def looks_ahead(self) -> bool:
         """Whether `expect` does anything: for packs at URLs that plain HTTP reaches."""
-        return isinstance(self._files, RemoteFiles) and self._files.looks_ahead
+        return self._files.looks_ahead
 
     @property
     def reads_ahead(self) -> bool:
         """Whether `fetched` does anything: it does not if a library reads, or files of a folder."""
-        return not self._readers and not isinstance(self._files, FolderFiles)
+        return not self._readers and self._files.reads_ahead
 
     def _ranges(self, rows: Mapping[str, Sequence[Row]], *, are_kept: bool = False) -> list[Range]:
         """File, offset and length of the values that are kept, in memory or on a disk, or not."""
@@ -399,14 +394,13 @@ class Pack(PackTable, Sequence[Sample]):
         ]  # fmt: skip
 
     @property
-    def local_files(self) -> LocalFiles | FolderFiles | None:
+    def local_files(self) -> LocalStore | None:
         """The files on a disk whose byte ranges are the images, if none are kept in memory."""
-        if self._readers or self.ram is not None or isinstance(self._files, RemoteFiles):
-            return None
-        return self._files
+        is_read_here = not self._readers and self.ram is None
+        return self._files if is_read_here and isinstance(self._files, LocalStore) else None
 
     @property
-    def storage(self) -> LocalFiles | FolderFiles | RemoteFiles:
+    def storage(self) -> Store:
         """The object that reads byte ranges of the pack's files."""
         return self._files
 

@@ -23,7 +23,6 @@ import numpy as np
 from packio.errors import OptionError, ReadError
 from packio.packs import opening
 from packio.packs.opening import Pack
-from packio.storage.local import LocalFiles
 from packio.system import files, memory
 from packio.system.pools import ThreadPool
 
@@ -134,7 +133,7 @@ def warm(
 def _files(pack: Pack) -> list[Path]:
     """The index, and the files that samples are read from."""
     index, storage = pack.index_file, pack.storage
-    if not isinstance(storage, LocalFiles):
+    if not storage.is_mappable:
         raise OptionError(
             f"{pack.path}: not a pack on a disk, so it cannot be warmed; local_copy= of a dataset "
             "copies it to a disk, cache='ram' keeps it in memory"

@@ -25,8 +25,8 @@ from packio.images.geometry import Geometry, RandomCrop
 from packio.index.indexfile import Index, crc32c
 from packio.index.raw_blocks import Checks
 from packio.sample.facts import Facts
-from packio.storage.local import LocalFiles
 from packio.storage.mapped import MappedFiles
+from packio.storage.store import Store
 
 _ALIKE = ("encoding", "height", "width", "channels", "dtype", "length", "orientation", "flags")
 _STEP_BYTES = 2 << 20  # of images that are cropped at a time; they should stay in the cache
@@ -83,7 +83,7 @@ def _random(padding: int, length: int, size: int, u: np.ndarray) -> tuple[np.nda
 
 
 def find(
-    index: Index, files: LocalFiles, counts: Sequence[int], key: Callable[[int], str]
+    index: Index, files: Store, counts: Sequence[int], key: Callable[[int], str]
 ) -> RawRows | None:
     """The rows of a pack; None if its samples are not raw pixels of one shape, order and dtype.
 
@@ -121,7 +121,7 @@ class RawRows:
     """
 
     def __init__(
-        self, index: Index, files: LocalFiles, facts: Facts, mapped: MappedFiles,
+        self, index: Index, files: Store, facts: Facts, mapped: MappedFiles,
         checks: Checks, key: Callable[[int], str],
     ) -> None:  # fmt: skip
         self.facts = facts

@@ -6,8 +6,6 @@ on with the objects that are missing. An object that changes meanwhile is read a
 
 from __future__ import annotations
 
-import functools
-import os
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -22,7 +20,7 @@ from packio.packs import bucket_parts, buckets
 from packio.packs.bucket_parts import Part, Told, Work
 from packio.packs.buckets import EMPTY, OBJECTS
 from packio.packs.collecting import LeftOut, index_metadata, remarks_of
-from packio.storage import urls
+from packio.storage import stores, urls
 from packio.storage.journal import Journal
 from packio.storage.urls import Url
 from packio.system import cache, files, locks
@@ -57,20 +55,16 @@ def reindex(
 
 def _try_out(place: Path, url: Url) -> None:
     """Notice before the container is read that the index cannot be written."""
-    advice = f"; put it elsewhere: packio reindex {url} --index FILE (index=)"
-    if not isinstance(place, Url):
-        folder = place.absolute().parent
-        if not os.access(folder, os.W_OK):
-            raise CannotCreateError(f"{place}: the folder is not there or not writable{advice}")
-        return
-    trial = place.with_name(f"{place.name}.packio-try")
+    store, trial = stores.at(place.parent), f"{place.name}.packio-try"
     try:
-        fs, path = urls.filesystem(trial)
-        urls.retried(functools.partial(fs.pipe_file, path, b""))
-        urls.retried(functools.partial(fs.rm_file, path))
+        store.put(trial, b"")
+        store.remove(trial)
     except Exception as error:  # each service has errors of its own
         reason = str(error) or type(error).__name__
-        raise CannotCreateError(f"{place}: cannot be written: {reason}{advice}") from error
+        raise CannotCreateError(
+            f"{place}: cannot be written: {reason}; put it elsewhere: packio reindex {url} "
+            "--index FILE (index=)"
+        ) from error
 
 
 def _publish(journal: Journal, work: Work, place: Path, url: Url) -> None:
@@ -99,20 +93,11 @@ def _publish(journal: Journal, work: Work, place: Path, url: Url) -> None:
         },
     )  # fmt: skip
     made_here = journal.folder / f"index{INDEX_SUFFIX}"
-    indexfile.write(made_here if isinstance(place, Url) else place, columns, metadata)
-    if isinstance(place, Url):
-        _send(made_here, place)
+    indexfile.write(made_here, columns, metadata)
+    with urls.errors_as(CannotCreateError, place):
+        stores.at(place.parent).put(place.name, made_here)
     for remark in remarks_of(metadata):
         warnings.warn(f"{url}: {remark}", stacklevel=4)
-
-
-def _send(path: Path, place: Url) -> None:
-    with urls.errors_as(CannotCreateError, place):
-        fs, name = urls.filesystem(place)
-        urls.retried(lambda: fs.put_file(os.fspath(path), name))
-        found = urls.info(place)
-        if found is None or found.get("size") not in (None, path.stat().st_size):
-            raise CannotCreateError(f"{place}: has not arrived whole; run it again")
 
 
 def _remarks(found: list[Part]) -> list[str]:

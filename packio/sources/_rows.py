@@ -26,7 +26,7 @@ import numpy as np
 from packio.errors import OutputError, ReadError, SourceError
 from packio.sample.record import Field, Record
 from packio.sources import ReadRecord, taken_of
-from packio.storage import objects, urls
+from packio.storage import stores, urls
 from packio.storage.urls import Url
 from packio.system.files import more_room
 
@@ -96,13 +96,12 @@ class ListedFile(NamedTuple):
 
     @property
     def url(self) -> Url | None:
-        found = urls.place(self.path)
-        return found if isinstance(found, Url) else None
+        return urls.of(self.path)
 
     @staticmethod
     def of(path: str | os.PathLike[str]) -> ListedFile:
-        if isinstance(url := urls.place(path), Url):
-            facts = objects.facts(url)
+        if (url := urls.of(path)) is not None:
+            facts = stores.file_facts(url)
             stamp = hashlib.sha256(facts.version.encode()).digest()[:7]
             return ListedFile(os.fspath(url), facts.size, int.from_bytes(stamp, "little"))
         status = os.stat(path)

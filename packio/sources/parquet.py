@@ -40,7 +40,7 @@ from packio.sources._records import Roles, resolved
 from packio.sources._rows import ListedRows, each
 from packio.sources.tables import columns as tables
 from packio.sources.tables import parquet_files
-from packio.storage import urls
+from packio.storage import stores, urls
 from packio.storage.urls import Url
 
 _OPTIONS = {
@@ -61,7 +61,7 @@ class Parquet(Source):
     takes_fields = True
 
     def recognise(self, path: Path) -> bool:
-        if isinstance(url := urls.place(path), Url):
+        if (url := urls.of(path)) is not None:
             return url.suffix.lower() == _PARQUET or bool(not url.suffix and _at_url(url))
         if os.path.isfile(path):
             return path.suffix.lower() in _SUFFIXES
@@ -91,7 +91,7 @@ class Parquet(Source):
         reader = parquet_files.ParquetRows(places, columns.read)
         digest = hashlib.sha256(b"".join(f.digest for f in footers) + repr(columns).encode())
         parts = [np.stack([np.full(n, i), np.arange(n)], axis=1) for i, n in enumerate(counts)]
-        folder = None if isinstance(path, Url) else os.path.dirname(places[0].path)
+        folder = None if urls.of(path) is not None else os.path.dirname(places[0].path)
         files = [(os.fsencode(os.path.basename(place.path)),) for place in places]
         each_file = [file for file, n in zip(files, counts, strict=True) for _ in range(n)]
         further = {name: origin for name, origin in columns.fields.items() if name != IMAGE}
@@ -128,15 +128,15 @@ def _at_url(url: Url) -> list[Path]:
         return [Url(name) for name in names]
     with urls.errors_as(ReadError, url):
         for folder in (url, url / "data"):
-            found = [folder / name for name in sorted(urls.inside(folder))]
+            found = [folder / name for name in sorted(stores.of_url(folder).list(deep=False))]
             if chosen := [path for path in found if path.suffix.lower() == _PARQUET]:
                 return list(chosen)
     return []
 
 
 def _found(path: Path) -> list[Path]:
-    if isinstance(path, Url):
-        return _at_url(path)
+    if (url := urls.of(path)) is not None:
+        return _at_url(url)
     if os.path.isfile(path):
         return [path]
     found = _in_folder(path)

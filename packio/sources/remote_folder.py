@@ -15,11 +15,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from packio.errors import DecodeError, ReadError, SourceError
+from packio.errors import DecodeError, IntegrityError, ReadError, SourceError
 from packio.sample.record import Field, Record, image_record
 from packio.sources import Context, Listing, Source, _class_folders, _files, command
 from packio.sources._rows import ListedRows, each
-from packio.storage import urls
+from packio.storage import stores, urls
+from packio.storage.store import Facts
 
 
 class RemoteFolder(Source):
@@ -28,12 +29,12 @@ class RemoteFolder(Source):
     options = _files.OPTIONS
 
     def recognise(self, path: Path) -> bool:
-        return isinstance(urls.place(path), urls.Url)
+        return urls.of(path) is not None
 
     def listing(self, source: Any, context: Context) -> Listing:
         url, is_image = urls.place(source), _files.image_test(context)
         with urls.errors_as(ReadError, url):
-            found = urls.below(url)
+            found = stores.at(url).list()
         result = Listing(self.name, None)
         images = [
             os.fsencode(key) for key in found  # no place holders of folders
@@ -53,8 +54,8 @@ class RemoteFolder(Source):
             )
         keys, labels = _class_folders.in_order(images, names)
         objects = [found[os.fsdecode(key)] for key in keys]
-        sizes = [entry.get("size") for entry in objects]
-        versions = "".join(f"{urls.version(entry)}\n" for entry in objects).encode()
+        sizes = [None if facts.size < 0 else facts.size for facts in objects]
+        versions = "".join(f"{facts.version}\n" for facts in objects).encode()
         result = dataclasses.replace(
             result, keys=keys, sizes=[-1 if size is None else size for size in sizes],
             labels=labels, classes=names,
@@ -70,15 +71,15 @@ class RemoteFolder(Source):
 SOURCE = RemoteFolder()
 
 
-def _read(url: Path, rows: ListedRows, position: int) -> Record[Field]:
+def _read(url: urls.Url, rows: ListedRows, position: int) -> Record[Field]:
     """Read an object; the object must be as long as it was when it was listed."""
-    fs, folder = urls.filesystem(url)
     key, size = os.fsdecode(rows.columns["key"][position]), rows.columns["size"][position]
     if size is not None and size > _files.MAX_BYTES:
         raise DecodeError(f"{size} bytes; the limit is {_files.MAX_BYTES:,}")
     try:
-        return image_record(urls.read(fs, f"{folder.rstrip('/')}/{key}", 0, size, is_end=True))
-    except urls.LengthError as error:
+        facts = Facts(-1 if size is None else size)
+        return image_record(stores.of_url(url).whole(key, facts))
+    except (urls.LengthError, IntegrityError) as error:
         raise DecodeError(f"changed after it was listed: {error}") from error
     except (FileNotFoundError, PermissionError):
         raise  # this object's own trouble

@@ -26,47 +26,51 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import math
 import mmap
 import os
 import stat
 import struct
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError, PackioError, ReadError
 from packio.index import layout
-from packio.index.column import Span, crc32c
-from packio.storage.remote_files import RemoteFiles
+from packio.index.column import BLOCK, Span, crc32c
+from packio.storage import stores
+from packio.storage.store import Facts, Store
 from packio.storage.urls import Url
+from packio.system import caching
 from packio.system.files import temporary_name
 from packio.system.lengths import Length, Status
-from packio.system.locks import ForkSafeLock
+from packio.system.locks import ForkSafeLock, bytes_locked
 from packio.system.mapping import mapped
 from packio.system.pools import ThreadPool
 
 _HEAD = 64 << 10  # bytes that are asked for first: most headers fit in
 _PIECE = 4 << 20  # bytes of a request at most
 _REQUESTS = 16  # at a time
-_POLL, _PATIENCE = 0.02, 30.0  # seconds between two looks at a lock, and until it is ignored
 _SEAL = struct.Struct("<QQQI")
 _MOST_SUMS = 64 << 20  # bytes of checksums: those of an index of 16 TiB
+Spans: TypeAlias = "list[Span]"  # in a class with a method `list`
 
 
-class FarIndex:
-    """The bytes of an index at a URL, as a `Far`. Safe in threads and after fork."""
+class CachedStore(Store):
+    """An index at a URL, the blocks of which that have come are in a file of the user's cache.
 
-    def __init__(self, url: Url, found: Mapping[str, Any], path: Path) -> None:
-        tag, size = str(found.get("ETag", "")), int(found["size"])
-        tags = {url.name: tag} if tag.startswith('"') else {}
-        self._url, self._lock = url, ForkSafeLock()
-        self._files = RemoteFiles(url.parent, [url.name], [size], tags)
+    Its only file is called "". For an `Index` it is what `Far` says.
+    """
+
+    def __init__(self, url: Url, found: Facts, path: Path) -> None:
+        super().__init__(url, [""], [found.size])
+        size, self._url, self._lock = found.size, url, ForkSafeLock()
+        self._found, self._path = found, path
+        self._files = stores.of_url(url, [""], [size], {"": found.tag})
         self._seal = _whole_pages(size)
         self._marks = self._seal + _SEAL.size
-        self._files.know({url.name: found})
         with _no_room(path):
             here = self._opened(path)
             self._file, self._sums = self._made(path, size) if here is None else here
@@ -78,6 +82,51 @@ class FarIndex:
     def __del__(self, close: Any = os.close) -> None:
         with contextlib.suppress(AttributeError):  # it was never opened
             close(self._file)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return CachedStore, (self._url, self._found, self._path)
+
+    def facts(self, name: str) -> Facts | None:
+        """See `Store.facts`."""
+        return self._files.facts(name)
+
+    def list(self, *, deep: bool = True) -> dict[str, Facts]:
+        """See `Store.list`."""
+        return self._files.list(deep=deep)
+
+    def put(self, name: str, data: bytes | Path) -> Facts:
+        """See `Store.put`."""
+        return self._files.put(name, data)
+
+    def remove(self, name: str) -> None:
+        """See `Store.remove`."""
+        self._files.remove(name)
+
+    def check(self, is_read: Callable[[int], bool]) -> None:
+        """See `Store.check`."""
+        self._files.check(is_read)
+
+    def read(self, file: int, offset: int, length: int) -> bytes:
+        """See `Store.read`."""
+        if not self._has(file, offset, length):
+            raise self._outside(file, offset, length)
+        stop = offset + length
+        wrong = self.bring([s for s in self._spans if s.start < stop and offset < s.stop])
+        if wrong:
+            raise IntegrityError(f"{self._url}: bytes {wrong[0].start} and following are damaged")
+        return bytes(self.content[offset:stop])
+
+    @caching.cached_property
+    def _spans(self) -> Sequence[Span]:
+        """All blocks of the index."""
+        header, start = layout.header_of(self.content, self._url)
+        entries = layout.entries_of(header, len(self.content) - start, self._url)
+        edges = [
+            (start + begin + at, start + begin + min(at + BLOCK, math.prod(shape) * dtype.itemsize))
+            for name, (dtype, shape, begin) in entries.items() if name != "checksums"
+            for at in range(0, math.prod(shape) * dtype.itemsize, BLOCK)
+        ]  # fmt: skip
+        return [Span(number, *edge) for number, edge in enumerate(edges)]
 
     def _opened(self, path: Path) -> tuple[int, np.ndarray] | None:
         """Open a file of the cache; None if there is none, or none that is whole and the user's."""
@@ -162,7 +211,7 @@ class FarIndex:
             part.unlink()
         return None
 
-    def bring(self, spans: Sequence[Span], *, anew: bool = False) -> list[Span]:
+    def bring(self, spans: Sequence[Span], *, anew: bool = False) -> Sequence[Span]:
         """Have blocks come that are not there yet; see `packio.index.column.Far`."""
         spans = list(spans) if anew else self._lacking(spans)
         if not spans:
@@ -175,7 +224,7 @@ class FarIndex:
                 asked = [pool.submit(self._fetch, piece, anew=anew) for piece in pieces]
                 return [span for done in asked for span in done.result()]
 
-    def _lacking(self, spans: Sequence[Span]) -> list[Span]:
+    def _lacking(self, spans: Sequence[Span]) -> Sequence[Span]:
         """Those blocks that have not come."""
         if not spans:
             return []
@@ -184,12 +233,13 @@ class FarIndex:
         marks = os.pread(self._file, count, self._marks + first).ljust(count, b"\0")
         return sorted(span for span in {*spans} if not marks[span.number - first])
 
-    def _fetch(self, piece: list[Span], *, anew: bool) -> list[Span]:
+    def _fetch(self, piece: Sequence[Span], *, anew: bool) -> Sequence[Span]:
         """Have neighbours come, unless another process has let them come meanwhile."""
-        wrong: list[Span] = []
+        wrong: Spans = []
         with _no_room(self._url):
             _check_writable(self._file)
-        with self._claimed(piece):
+        first = self._marks + piece[0].number
+        with bytes_locked(self._file, first, len(piece), lambda: bool(self._lacking(piece))):
             for some in _pieces(piece if anew else self._lacking(piece)):
                 start = some[0].start
                 data = self._files.read(0, start, some[-1].stop - start)
@@ -203,34 +253,12 @@ class FarIndex:
         part = data[span.start - start : span.stop - start]
         return bool(crc32c(part) == self._sums[1 + span.number])
 
-    def _keep(self, piece: list[Span], data: bytes) -> None:
+    def _keep(self, piece: Sequence[Span], data: bytes) -> None:
         """Write neighbours, whose checksums are right."""
         self.length.check()  # a file that was cut short must not grow again: it would have zeros
         with _no_room(self._url):
             _write(self._file, data, piece[0].start)
             _write(self._file, b"\1" * len(piece), self._marks + piece[0].number)
-
-    @contextlib.contextmanager
-    def _claimed(self, piece: list[Span]) -> Iterator[None]:
-        """Keep other processes from fetching the same blocks."""
-        where = len(piece), self._marks + piece[0].number
-        until = time.monotonic() + _PATIENCE
-        while time.monotonic() < until:
-            try:
-                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, *where)
-            except (BlockingIOError, PermissionError):
-                if not self._lacking(piece):
-                    break
-                time.sleep(_POLL)
-            except OSError:  # no locks on this file system
-                break
-            else:
-                try:
-                    yield
-                finally:
-                    fcntl.lockf(self._file, fcntl.LOCK_UN, *where)
-                return
-        yield
 
 
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW

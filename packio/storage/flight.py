@@ -14,15 +14,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
 
-from packio.storage.requests import CONNECTIONS
+from packio.storage.store import Range
 from packio.system import interrupts
 from packio.system.locks import ForkSafeLock
 from packio.system.pools import DaemonPool
 
 _GAP, _PIECE = 64 << 10, 8 << 20  # bytes: gap between ranges read as one, and length of such a read
 _MOST = 256 << 20  # bytes of one pack that are expected and not taken
-
-Range = tuple[int, int, int]  # number of a file, offset and length in bytes
+CONNECTIONS = 64  # at once, of one process
 
 
 class Piece(NamedTuple):
@@ -70,13 +69,6 @@ class Landing:
     def cancel(self) -> None:
         """Do not ask for the piece, unless it has been asked for."""
         self._body.cancel()
-
-
-def landed(piece: Piece, data: bytes) -> Landing:
-    """Return a piece that is there."""
-    body: Future[bytes] = Future()
-    body.set_result(data)
-    return Landing(piece, body)
 
 
 class Flight:

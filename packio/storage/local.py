@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import stat
-import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -15,20 +15,14 @@ from pathlib import Path
 import numpy as np
 
 from packio.errors import IntegrityError, ReadError
-from packio.system.files import read_at, spare_descriptors
+from packio.storage.store import MOST_BYTES, Facts, Range, Store, warn_of_missing
+from packio.system import files
+from packio.system.files import OF_ONE_FILE, read_at, spare_descriptors
 from packio.system.locks import ForkSafeLock
 
-MOST_BYTES = 1 << 33  # of a value, as of a member of a tar; an index may claim any number
 _LEAST_OPEN = 64  # files of a pack that may stay open, however many packs there are
-
-
-def warn_of_missing(path: Path) -> None:
-    """Warn that a file of a pack is missing that packio does not read."""
-    warnings.warn(
-        f"{path}: missing, though the index lists it; packio does not read this file, other "
-        "readers may need it",
-        stacklevel=4,
-    )
+# without O_NONBLOCK, opening a FIFO would wait for its writer
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class _Descriptor:
@@ -45,30 +39,65 @@ class _Descriptor:
             close(self.number)  # at the end of Python the module os may be gone
 
 
-class LocalFiles:
+class LocalStore(Store):
     """Files that are opened at their first read, of which so many stay open as the system allows.
 
     The packs that a process reads share a quarter of its descriptors (`files.spare_descriptors`),
-    and each has 64 at least. The file that has been open for longest is closed first. Safe in
-    threads and after a fork, as pread moves no position. Pickles without its open files.
+    and each has 64 at least. The file that has been open for longest is closed first. As pread
+    moves no position, threads and forks share them. Pickles without its open files.
     """
 
-    def __init__(self, root: Path, paths: Sequence[str], sizes: Sequence[int]) -> None:
-        self._root, self._paths, self._sizes = root, list(paths), list(sizes)
+    is_mappable = True
+
+    def __init__(self, root: Path, names: Sequence[str] = (), sizes: Sequence[int] = ()) -> None:
+        super().__init__(root, names, sizes)
         self._open: OrderedDict[int, _Descriptor] = OrderedDict()
         self._lock = ForkSafeLock()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return LocalFiles, (self._root, self._paths, self._sizes)
+        return LocalStore, (self.root, self._names, self._sizes)
+
+    def facts(self, name: str) -> Facts | None:
+        """See `Store.facts`."""
+        try:
+            status = os.stat(self.root / name)
+        except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: NUL in the name
+            return None
+        version = f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
+        return Facts(status.st_size, version, is_file=stat.S_ISREG(status.st_mode))
+
+    def list(self, *, deep: bool = True) -> dict[str, Facts]:
+        """See `Store.list`."""
+        found = {}
+        for folder, folders, names in os.walk(self.root):
+            for name in names:
+                inner = os.path.relpath(os.path.join(folder, name), self.root)
+                if (facts := self.facts(inner)) is not None and facts.is_file:
+                    found[inner] = facts
+            if not deep:
+                folders.clear()
+        return found
+
+    def put(self, name: str, data: bytes | Path) -> Facts:
+        """See `Store.put`."""
+        with files.replacing(self.root / name) as out:
+            if isinstance(data, bytes):
+                out.write(data)
+            else:
+                with files.opened(data) as source:
+                    shutil.copyfileobj(source, out)
+        found = self.facts(name)
+        assert found is not None  # noqa: S101 (for mypy)
+        return found
+
+    def remove(self, name: str) -> None:
+        """See `Store.remove`."""
+        (self.root / name).unlink(missing_ok=True)
 
     def check(self, is_read: Callable[[int], bool]) -> None:
-        """Check that every file with samples exists and has its size.
-
-        A file that packio does not read, as the ``.idx`` that DALI needs, may have another size:
-        appending replaces such files before the index. It may be missing: a warning says so.
-        """
-        folder = os.fspath(self._root)
-        for number, (name, expected) in enumerate(zip(self._paths, self._sizes, strict=True)):
+        """See `Store.check`."""
+        folder = os.fspath(self.root)
+        for number, (name, expected) in enumerate(zip(self._names, self._sizes, strict=True)):
             path = os.path.join(folder, name)  # a quarter of a Path's time: there may be many
             try:
                 status = os.stat(path)
@@ -86,14 +115,11 @@ class LocalFiles:
                 )
 
     def read(self, file: int, offset: int, length: int) -> bytes:
-        """Read one range."""
+        """See `Store.read`."""
         if file >= len(self._sizes) or not 0 <= offset <= offset + length <= self._sizes[file]:
             raise self._outside(file, offset, length)
         if length > MOST_BYTES:
-            raise IntegrityError(
-                f"{self.path(file)}: the index asks for {length} bytes at {offset}; a value has "
-                f"{MOST_BYTES} at most; restore the index or pack again"
-            )
+            raise self._outside(file, offset, length)
         handle = self._open.get(file) or self._opened(file)
         try:
             data = read_at(handle.number, length, offset)
@@ -106,9 +132,9 @@ class LocalFiles:
             )
         return data
 
-    def descriptors(self, files: Sequence[int]) -> list[_Descriptor]:
+    def descriptors(self, numbers: Sequence[int]) -> Sequence[_Descriptor]:
         """Open files of some numbers; each stays open as long as somebody holds its descriptor."""
-        return [self._open.get(file) or self._opened(file) for file in files]
+        return [self._open.get(file) or self._opened(file) for file in numbers]
 
     def within(self, files: np.ndarray, offsets: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """Which ranges lie within their files, (N,) bool; see `read` for the arguments."""
@@ -119,8 +145,8 @@ class LocalFiles:
         fits &= (ends >= offsets) & (ends <= known) & (lengths <= MOST_BYTES)
         return fits
 
-    def announce(self, ranges: Sequence[tuple[int, int, int]]) -> None:
-        """Ask the kernel to read ranges (file, offset, length) that will be read soon.
+    def fetched(self, ranges: Sequence[Range]) -> Store:
+        """Ask the kernel to read ranges that will be read soon.
 
         The disk then works on many ranges at a time: random batches of 64 samples of 78 KB, not in
         memory, took 29 ms instead of 65. A range that is in memory costs 1 to 3 µs.
@@ -130,20 +156,7 @@ class LocalFiles:
                 if file < len(self._sizes) and 0 <= offset <= offset + length <= self._sizes[file]:
                     handle = self._open.get(file) or self._opened(file)
                     os.posix_fadvise(handle.number, offset, length, os.POSIX_FADV_WILLNEED)
-
-    def _outside(self, file: int, offset: int, length: int) -> IntegrityError:
-        if file >= len(self._sizes):
-            return IntegrityError(f"{self._root}: no file {file}, there are {len(self._sizes)}")
-        return IntegrityError(
-            f"{self.path(file)}: the index asks for {length} bytes at {offset}, "
-            f"the file has {self._sizes[file]}; restore the index or pack again"
-        )
-
-    def path(self, file: int) -> Path:
-        """Path of a file."""
-        if file >= len(self._paths):
-            raise self._outside(file, 0, 0)
-        return self._root / self._paths[file]
+        return self
 
     def close(self) -> None:
         """Close all files; the next read opens its file again."""
@@ -180,4 +193,79 @@ class LocalFiles:
             self._open.popitem(last=False)  # closed when its last reader lets go of it
 
 
-_all: weakref.WeakSet[LocalFiles] = weakref.WeakSet()  # that have files open, in this process
+_all: weakref.WeakSet[LocalStore] = weakref.WeakSet()  # that have files open, in this process
+
+
+def path_problem(key: bytes) -> str | None:
+    """Say why a key is no path of a file below a folder; None if it is such a path."""
+    if b"\0" in key:
+        return "contains a NUL byte"
+    if key.startswith(b"/"):
+        return "is an absolute path"
+    parts = key.split(b"/")
+    if b".." in parts:
+        return "leads upwards"
+    return "is not a plain path" if b"" in parts or b"." in parts else None
+
+
+class FolderStore(LocalStore):
+    """Files below a folder, in any number, named by the keys of an index: none of them stays open.
+
+    A file's number is the position of its sample; the sample's length is the size of the file.
+    """
+
+    is_mappable = reads_ahead = False  # opening a file ahead would cost as much as reading it
+
+    def __init__(self, root: Path, key: Callable[[int], bytes]) -> None:
+        super().__init__(root)
+        self._prefix, self._key = os.fsencode(root) + b"/", key
+
+    def check(self, is_read: Callable[[int], bool]) -> None:
+        """Check nothing: each read checks the size of its file."""
+
+    def read(self, file: int, offset: int, length: int) -> bytes:
+        """Read one file; ``offset`` is 0."""
+        try:
+            descriptor = os.open(self._path(file), _FLAGS)
+            try:
+                data = read_at(descriptor, length + 1, offset)  # one byte more shows a longer file
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            if error.errno in OF_ONE_FILE:
+                raise IntegrityError(
+                    f"{self.path(file)}: {error.strerror}; it was there when the folder was "
+                    "listed; make the dataset anew"
+                ) from error
+            raise ReadError(f"{self.path(file)}: {error.strerror}") from error
+        if len(data) != length:
+            found = "more" if len(data) > length else str(len(data))
+            raise IntegrityError(
+                f"{self.path(file)}: {found} bytes, it had {length} when the folder was listed; "
+                "make the dataset anew"
+            )
+        return data
+
+    def joined_paths(self, files: Sequence[int]) -> tuple[bytes, Sequence[int]]:
+        """Paths of files, a NUL byte behind each, and where each begins; -1: it has no path."""
+        paths: dict[int, bytes] = {}
+        starts, end = [], 0
+        for number, file in enumerate(files):
+            try:
+                paths[number] = self._path(file) + b"\0"
+            except IntegrityError:
+                starts.append(-1)
+                continue
+            starts.append(end)
+            end += len(paths[number])
+        return b"".join(paths.values()), starts
+
+    def path(self, file: int) -> Path:
+        """Path of a file, for messages."""
+        return Path(os.fsdecode(self._path(file)))
+
+    def _path(self, file: int) -> bytes:
+        key = self._key(file)
+        if problem := path_problem(key):
+            raise IntegrityError(f"{os.fsdecode(self._prefix)}: the key {key!r} {problem}")
+        return self._prefix + key

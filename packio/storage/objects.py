@@ -11,60 +11,14 @@ import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
-from concurrent.futures import Future
-from typing import NamedTuple
 
 from packio.errors import IntegrityError, ReadError
-from packio.storage import urls
+from packio.storage import stores
+from packio.storage.store import Facts, Range
 from packio.storage.urls import Url
-from packio.system import interrupts
-from packio.system.pools import ThreadPool
 
 _PIECE = 4 << 20  # bytes of a request that reads ahead
 _KEPT = 16 << 20  # bytes of pieces that stay, for a reader that looks back
-
-
-class Facts(NamedTuple):
-    """What a service says of an object."""
-
-    size: int  # bytes
-    version: str  # changes when the object is written again; "" if the service tells none
-
-
-def facts(url: Url) -> Facts:
-    """Ask for the size and the version of an object."""
-    with urls.errors_as(ReadError, url):
-        found = urls.info(url)
-    if found is None or found.get("type") != "file":
-        raise ReadError(f"{url}: no such object")
-    if not isinstance(found.get("size"), int):
-        raise ReadError(f"{url}: the server tells no size; copy the object to a disk or a bucket")
-    return Facts(found["size"], urls.version(found))
-
-
-def check_ranges(url: Url, size: int) -> None:
-    """Check that a server of web pages answers byte ranges; it may send whole objects instead."""
-    fs, path = urls.filesystem(url)
-    if size < 2 or not urls.is_web(fs):
-        return
-
-    refused = ReadError(
-        f"{url}: the server sends no byte ranges, so packio cannot read one sample alone; copy the "
-        "object to a disk, or to a server that sends them"
-    )
-
-    def ask() -> bytes:
-        with fs.open(path, size=size, cache_type="none") as file:
-            file.seek(size - 1)
-            try:
-                data: bytes = file.read(1)
-            except ValueError as error:  # of fsspec, for such a server
-                raise refused from error
-            return data
-
-    with urls.errors_as(ReadError, url):
-        if len(urls.retried(ask)) != 1:
-            raise refused
 
 
 class StreamedObject:
@@ -73,13 +27,12 @@ class StreamedObject:
     Not for several threads. Reading back further than 16 MiB asks for the bytes again.
     """
 
-    def __init__(self, url: Url, size: int, ahead: int, stopped: threading.Event) -> None:
+    def __init__(self, url: Url, facts: Facts, ahead: int, stopped: threading.Event) -> None:
         self.url: Url = url
-        self.size: int = size
-        self._fs, self._path = urls.filesystem(url)
+        self.size: int = facts.size
+        self._store = stores.of_url(url, [""], [self.size], {"": facts.tag})
         self._ahead, self._stopped = ahead, stopped
-        self._pool = ThreadPool(ahead + 1, "packio-object")
-        self._asked: dict[int, Future[bytes]] = {}
+        self._pieces = -(-self.size // _PIECE)
         self._kept: OrderedDict[int, bytes] = OrderedDict()
         self._digest, self._next = hashlib.sha256(), 0  # of the pieces before this one
 
@@ -97,16 +50,18 @@ class StreamedObject:
         while self._next <= number:  # all pieces in their order, for the digest
             self._forward()
         if (data := self._kept.get(number)) is None:
-            data = self._fetched(number)
+            data = self._store.read(*self._range(number))
             self._keep(number, data)
         return data
 
     def _forward(self) -> None:
+        if self._stopped.is_set():
+            raise ReadError(f"{self.url}: stopped, as another object could not be read")
         number = self._next
-        for later in range(number, min(number + self._ahead, self._pieces - 1) + 1):
-            if later not in self._asked:
-                self._asked[later] = self._pool.submit(self._fetched, later)
-        data = interrupts.result(self._asked.pop(number))
+        later = range(number, min(number + self._ahead + 1, self._pieces))
+        self._store.expect(map(self._range, later))
+        wanted = self._range(number)
+        data = self._store.fetched([wanted]).read(*wanted)
         self._digest.update(data)
         self._next += 1
         self._keep(number, data)
@@ -116,13 +71,9 @@ class StreamedObject:
         while len(self._kept) > max(1, _KEPT // _PIECE):
             self._kept.popitem(last=False)
 
-    def _fetched(self, number: int) -> bytes:
+    def _range(self, number: int) -> Range:
         start = number * _PIECE
-        return _fetched(self, start, min(_PIECE, self.size - start), self._stopped)
-
-    @property
-    def _pieces(self) -> int:
-        return -(-self.size // _PIECE)
+        return 0, start, min(_PIECE, self.size - start)
 
     def digest(self) -> bytes:
         """SHA-256 of the object; reads what has not been read yet."""
@@ -131,17 +82,9 @@ class StreamedObject:
         return self._digest.digest()
 
     def close(self) -> None:
-        """End the requests that wait, and forget all pieces."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
-        self._asked.clear()
+        """Forget what was asked for, and all pieces."""
+        self._store.forget()
         self._kept.clear()
-
-
-def _fetched(of: StreamedObject, start: int, length: int, stopped: threading.Event) -> bytes:
-    if stopped.is_set():
-        raise ReadError(f"{of.url}: stopped, as another object could not be read")
-    with urls.errors_as(ReadError, f"{of.url}, byte {start}"):
-        return urls.read(*urls.filesystem(of.url), start, length)
 
 
 class OpenUrl(Url):
@@ -167,5 +110,6 @@ def opened_once(found: StreamedObject) -> Iterator[OpenUrl]:
 
 def check_unchanged(url: Url, before: Facts) -> None:
     """Check that an object is still the one that it was."""
-    if facts(url) != before:
+    now = stores.file_facts(url)
+    if (now.size, now.version) != (before.size, before.version):
         raise IntegrityError(f"{url}: was replaced while it was read; run the same command again")

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from packio.errors import IntegrityError, NotAPackError, PackioError, ReadError, UnfinishedPackError
 from packio.index import indexfile
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, UNFINISHED_SUFFIX, Index
-from packio.storage import filesystems, urls
-from packio.storage.blocks import FarIndex
+from packio.storage import filesystems, stores, urls
+from packio.storage.blocks import CachedStore
+from packio.storage.store import Facts
 from packio.storage.urls import Url
 from packio.system import cache
 
@@ -30,7 +29,7 @@ _BLOCKS = ".blocks"  # suffix in the cache of an index that is read by blocks
 class IndexUrl(Url):
     """The URL of an index that is read by blocks."""
 
-    found: Mapping[str, Any] | None = None
+    found: Facts | None = None
 
 
 def located(url: Url) -> tuple[Path, Url]:
@@ -40,15 +39,15 @@ def located(url: Url) -> tuple[Path, Url]:
     with urls.errors_as(ReadError, url):
         for index, root in index_places(url):
             try:
-                found = urls.info(index)
+                found = stores.facts(index)
             except PermissionError as error:
                 refused = error
                 continue
-            if found is not None and found["type"] == "file":
+            if found is not None and found.is_file:
                 return _index(index, found), root
         if refused is not None:
             raise refused
-        if urls.is_file(marker(url)):
+        if stores.is_file(marker(url)):
             raise UnfinishedPackError(
                 f"{url}: uploading it is unfinished ({marker(url)} is there); "
                 "run the same `packio pack` again"
@@ -59,7 +58,7 @@ def located(url: Url) -> tuple[Path, Url]:
 def has_index(url: Url) -> bool:
     """Tell whether there is a pack's index at a URL."""
     with urls.errors_as(ReadError, url):
-        return any(urls.is_file(index) for index, _ in index_places(url))
+        return any(stores.is_file(index) for index, _ in index_places(url))
 
 
 def index_places(url: Url) -> tuple[tuple[Url, Url], ...]:
@@ -72,13 +71,13 @@ def marker(url: Url) -> Url:
     return url.with_name(url.name + UNFINISHED_SUFFIX)
 
 
-def cached_index(url: Url, found: Mapping[str, Any]) -> Path:
+def cached_index(url: Url, found: Facts) -> Path:
     """Path of an index in the user's cache, by its URL and version.
 
     A downloaded index gets the modification time 0: only the machine that packed knows when packio
     looked at the source.
     """
-    name = hashlib.sha256(os.fsencode(f"{os.fspath(url)}\0{urls.version(found)}"))
+    name = hashlib.sha256(os.fsencode(f"{os.fspath(url)}\0{found.version}"))
     return cache.folder("remote") / f"{name.hexdigest()}{INDEX_SUFFIX}"
 
 
@@ -89,44 +88,44 @@ def opened(index: Path) -> Index:
     with urls.errors_as(ReadError, index):
         found = index.found or _asked(index)
         path = cached_index(index, found).with_suffix(_BLOCKS)
-        return Index(index, far=FarIndex(index, found, path))
+        return Index(index, far=CachedStore(index, found, path))
 
 
-def index_at(url: Url) -> Path:
-    """Where to open an index that is at a URL: in the user's cache, or an `IndexUrl`."""
+def index_at(place: Path) -> Path:
+    """Where to open an index: at its path, in the user's cache, or at an `IndexUrl`."""
+    if (url := urls.of(place)) is None:
+        return place
     with urls.errors_as(ReadError, url):
         return _index(url, _asked(url))
 
 
-def _asked(url: Url) -> Mapping[str, Any]:
-    found = urls.info(url)
-    if found is None or found["type"] != "file":
+def _asked(url: Url) -> Facts:
+    found = stores.facts(url)
+    if found is None or not found.is_file:
         raise IntegrityError(f"{url}: missing; the manifest of the pack lists this index")
     return found
 
 
-def _index(url: Url, found: Mapping[str, Any]) -> Path:
+def _index(url: Url, found: Facts) -> Path:
     """A copy of an index, made if it is not there, or the URL of one that is too long to copy."""
-    has_version, size = bool(urls.version(found)), found.get("size")
+    has_version, size = bool(found.version), found.size
     if has_version and indexfile.is_whole(path := cached_index(url, found)):
         return path
-    if has_version and isinstance(size, int) and size > WHOLE:
+    if has_version and size > WHOLE:
         far = IndexUrl(url)
         far.found = found
         return far
     return _downloaded(url, found)
 
 
-def _downloaded(url: Url, found: Mapping[str, Any]) -> Path:
+def _downloaded(url: Url, found: Facts) -> Path:
     path = cached_index(url, found)
-    fs, name = urls.filesystem(url)
-    size = found.get("size")
-    if isinstance(size, int) and size > _MOST:
+    if found.size > _MOST:
         raise ReadError(
-            f"{url}: {size:,} bytes, and the server tells no version of it, so it cannot be read "
-            "by blocks; copy it to a disk, and open the pack with index=FILE"
+            f"{url}: {found.size:,} bytes, and the server tells no version of it, so it cannot be "
+            "read by blocks; copy it to a disk, and open the pack with index=FILE"
         )
-    data = urls.read(fs, name, 0, size, is_end=True)
+    data = stores.content(url, found)
 
     def fill(temporary: Path) -> None:
         temporary.write_bytes(data)

@@ -16,7 +16,6 @@ It follows no link, wants the folder to belong to its own user, and to hold our 
 from __future__ import annotations
 
 import errno
-import fcntl
 import itertools
 import os
 import tempfile
@@ -35,8 +34,16 @@ from packio.errors import (
 )
 from packio.index.indexfile import INDEX_SUFFIX, UNFINISHED_SUFFIX
 from packio.storage.journal import Journal
-from packio.system import interrupts, memory
-from packio.system.files import check_folder_of, check_length, free_bytes, remove, sync, sync_tree
+from packio.system import interrupts, locks, memory
+from packio.system.files import (
+    check_folder_of,
+    check_length,
+    free_bytes,
+    remove,
+    replacing,
+    sync,
+    sync_tree,
+)
 
 # What lies in a workshop.
 LOCK = "lock"  # an empty file that the run has locked
@@ -158,10 +165,8 @@ class Workshop:
 
     def _note(self, fresh: Sequence[bytes]) -> None:
         """Write the names of files that replace no others, before anything is moved."""
-        noted = self.folder / f"{NEW_FILES}.tmp"
-        noted.write_bytes(b"\0".join(fresh))
-        sync(noted)
-        noted.rename(self.folder / NEW_FILES)
+        with replacing(self.folder / NEW_FILES) as file:
+            file.write(b"\0".join(fresh))
 
 
 @contextmanager
@@ -222,9 +227,8 @@ def check_idle(out: Path) -> None:
     with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
         descriptor = os.open(Workshop.of(out).folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise LockedError(_held(out)) from error
+            if not locks.try_lock(descriptor):
+                raise LockedError(_held(out))
         finally:
             os.close(descriptor)
 
@@ -279,15 +283,16 @@ def _lock_in(place: int, out: Path, folder: Path, *, shared: bool) -> int | None
             fresh = True
         if not fresh:
             descriptor = os.open(LOCK, flags, 0o644, dir_fd=place)
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        if not locks.try_lock(descriptor, shared=shared):
+            _close(descriptor)
+            raise LockedError(_held(out))
         if os.stat(LOCK, dir_fd=place).st_ino == os.fstat(descriptor).st_ino:
             _mark(place, out, folder)
             return descriptor
     except FileNotFoundError:  # removed meanwhile
         pass
-    except BlockingIOError as error:
-        _close(descriptor)
-        raise LockedError(_held(out)) from error
+    except LockedError:
+        raise
     except BaseException as error:
         with suppress(OSError):
             if fresh:  # only this run has held this lock

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,6 +22,42 @@ _POLL = 0.05  # seconds between two looks at a lock
 _BEAT = 1.0  # seconds between two signs of life of who holds a lock
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP)  # as of Lustre, mounted without flock
 _PATIENCE = 15.0  # seconds without one after which nobody waits for the lock
+_LONGEST = 30.0  # seconds that somebody waits for a lock without signs of life
+
+
+def try_lock(file: int, *, shared: bool = False) -> bool:
+    """Lock an open file until it is closed, without waiting; whether nobody else has locked it."""
+    try:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def bytes_locked(file: int, start: int, length: int, needs: Callable[[], bool]) -> Iterator[None]:
+    """Keep other processes from some bytes of a file, or wait for them while the lock `needs` be.
+
+    It saves work, it does not protect: nobody waits longer than half a minute, nor where there are
+    no locks. Such a lock of POSIX ends with the process; threads of one do not see each other's.
+    """
+    until = time.monotonic() + _LONGEST
+    while time.monotonic() < until:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, length, start)
+        except (BlockingIOError, PermissionError):
+            if not needs():
+                break
+            time.sleep(_POLL)
+        except OSError:  # no locks on this file system
+            break
+        else:
+            try:
+                yield
+            finally:
+                fcntl.lockf(file, fcntl.LOCK_UN, length, start)
+            return
+    yield
 
 
 @contextlib.contextmanager
@@ -61,13 +97,13 @@ def changing(index: Path) -> Iterator[None]:
         return
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.stat(index).st_ino != os.fstat(descriptor).st_ino:
-                raise BlockingIOError  # it was replaced just now
-        except BlockingIOError as error:
-            raise LockedError(
-                f"{index.parent}: another packio is changing it; wait for it to end"
-            ) from error
+            is_ours = try_lock(descriptor)
+            if not is_ours or os.stat(index).st_ino != os.fstat(descriptor).st_ino:  # replaced
+                raise LockedError(
+                    f"{index.parent}: another packio is changing it; wait for it to end"
+                )
+        except LockedError:  # an OSError
+            raise
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
@@ -95,18 +131,14 @@ def _opened_and_locked(path: Path) -> IO[bytes]:
 def wait_for_lock(file: IO[Any], patience: float) -> bool:
     """Lock an open file, or return False: its holder has not touched it for so many seconds."""
     seen, since = -1, time.monotonic()
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            now = os.fstat(file.fileno()).st_mtime_ns
-            if now != seen:
-                seen, since = now, time.monotonic()
-            elif time.monotonic() - since > patience:
-                return False
-            time.sleep(_POLL)
-        else:
-            return True
+    while not try_lock(file.fileno()):
+        now = os.fstat(file.fileno()).st_mtime_ns
+        if now != seen:
+            seen, since = now, time.monotonic()
+        elif time.monotonic() - since > patience:
+            return False
+        time.sleep(_POLL)
+    return True
 
 
 def _is_named(file: IO[bytes], path: Path) -> bool:

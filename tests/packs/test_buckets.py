@@ -36,7 +36,8 @@ from packio.errors import (
     OptionError,
     ReadError,
 )
-from packio.storage import objects, requests
+from packio.storage import objects, stores
+from packio.storage.fsspec_store import FsspecStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -345,7 +346,7 @@ def test_an_object_replaced_while_it_is_open_is_an_error(
     told: str, is_plain: bool, web: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not is_plain:  # as behind a proxy
-        monkeypatch.setattr(requests, "client", lambda _: None)
+        monkeypatch.setattr(stores, "_kind", lambda _: FsspecStore)
     content, web.version = shards(6), _VERSIONS[told]
     url, index = _indexed(web, content, tmp_path)
     pack = packio.open(url, index=index)
@@ -514,7 +515,7 @@ def test_faults_of_the_service_change_nothing(s3: Proxy, tmp_path: Path) -> None
 
 def test_a_dead_object_ends_the_run_with_its_name(s3: Proxy, tmp_path: Path) -> None:
     url = put(s3, shards(3))
-    s3.outage = lambda request: "500" if "t-001.tar bytes" in request else None
+    s3.outage = lambda request: "500" if re.search(r"t-001\.tar.* bytes", request) else None
     with pytest.raises(ReadError, match=r"t-001\.tar"):
         packio.reindex(url, index=tmp_path / "x.packio")
 

@@ -33,7 +33,7 @@ from packio.errors import (
 )
 from packio.index import indexfile
 from packio.storage import local
-from packio.storage.local import LocalFiles
+from packio.storage.local import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -411,7 +411,7 @@ def test_as_many_files_are_open_as_the_process_spares(
     names = [f"{i}.bin" for i in range(200)]
     for name in names:
         (tmp_path / name).write_bytes(name.encode())
-    files = LocalFiles(tmp_path, names, [len(n) for n in names])
+    files = LocalStore(tmp_path, names, [len(n) for n in names])
     before = leftovers.descriptors_below(tmp_path)
     most = 0
     for i in [*range(200), *range(199, -1, -1)]:
@@ -426,7 +426,7 @@ def test_many_threads_read_many_files(tmp_path: pathlib.Path) -> None:
     names = [f"{i}.bin" for i in range(150)]
     for name in names:
         (tmp_path / name).write_bytes(name.encode() * 100)
-    files = LocalFiles(tmp_path, names, [len(n) * 100 for n in names])
+    files = LocalStore(tmp_path, names, [len(n) * 100 for n in names])
     wrong: list[str] = []
 
     def read(seed: int) -> None:

@@ -93,14 +93,14 @@ def test_rows_of_a_batch_come_by_one_round_of_requests(
     url: str, web: RangeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pack, rounds = packio.open(url), []
-    bring = blocks.FarIndex.bring
+    bring = blocks.CachedStore.bring
 
     def counted(self: Any, spans: Any, **more: Any) -> None:
         before = len(web.asked)
         bring(self, spans, **more)
         rounds.append(len(web.asked) - before)
 
-    monkeypatch.setattr(blocks.FarIndex, "bring", counted)
+    monkeypatch.setattr(blocks.CachedStore, "bring", counted)
     for batch in (range(0, COUNT, 1000), range(0, COUNT, 777)):
         pack.rows(np.array(batch))
     assert sum(requests > 0 for requests in rounds) == 1

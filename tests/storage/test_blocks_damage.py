@@ -21,7 +21,7 @@ import packio
 from packio.errors import IntegrityError, NotAPackError, ReadError
 from packio.index.indexfile import crc32c
 from packio.storage import blocks
-from packio.storage.remote_files import RemoteFiles
+from packio.storage.remote_store import RemoteStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,14 +79,14 @@ def test_processes_that_open_at_once_share_one_file(
 ) -> None:
     context = multiprocessing.get_context("fork")
     together = context.Barrier(6)
-    make = blocks.FarIndex._made
+    make = blocks.CachedStore._made
 
     def slowly(self: Any, *given: Any) -> Any:
         together.wait(60)  # all of them find no file in the cache
         return make(self, *given)
 
     def work() -> None:
-        blocks.FarIndex._made = slowly  # type: ignore[method-assign,assignment]  # in the child only
+        blocks.CachedStore._made = slowly  # type: ignore[method-assign,assignment]  # in the child only
         assert int(packio.open(url).index_file.column("label").array().sum()) > 0
 
     children = [context.Process(target=work) for _ in range(6)]
@@ -172,14 +172,14 @@ def test_what_is_no_file_of_the_cache_is_replaced(
 
 
 def test_a_header_that_came_garbled_is_not_kept(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = RemoteFiles.read
+    read = RemoteStore.read
 
     def garbled(self: Any, *given: int) -> bytes:
         data = read(self, *given)
         return data.replace(b'"samples\\":200000', b'"samples\\":200001')
 
     with monkeypatch.context() as patch:
-        patch.setattr(RemoteFiles, "read", garbled)
+        patch.setattr(RemoteStore, "read", garbled)
         with pytest.raises(IntegrityError, match="header is damaged"):
             packio.open(url)
     assert len(packio.open(url)) == COUNT
@@ -235,12 +235,12 @@ def test_wrong_bytes_do_not_reach_the_file_that_others_read(
     pack, other = packio.open(url), packio.open(url)
     pack.index_file.check()
     whole = (made / "train.tar.packio").read_bytes()
-    read = RemoteFiles.read
+    read = RemoteStore.read
 
     def replaced(self: Any, file: int, start: int, length: int) -> bytes:
         return bytes(byte ^ 1 for byte in read(self, file, start, length))
 
-    monkeypatch.setattr(RemoteFiles, "read", replaced)
+    monkeypatch.setattr(RemoteStore, "read", replaced)
     far: Any = other.index_file._far
     spans = other.index_file.column("label").lacking()
     assert far.bring(spans, anew=True) == spans

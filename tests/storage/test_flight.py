@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from packio.storage import flight, requests
+from packio.storage import flight
 from packio.storage.flight import Flight
 from packio.system import interrupts
 from packio.system.pools import ThreadPool
 
 if TYPE_CHECKING:
-    from packio.storage.flight import Range
+    from packio.storage.store import Range
 
 DATA = [random.Random(number).randbytes(1 << 20) for number in range(2)]
 
@@ -93,7 +93,7 @@ def test_no_more_than_the_limit_is_expected(monkeypatch: pytest.MonkeyPatch) -> 
 def _busy(ready: Flight, monkeypatch: pytest.MonkeyPatch) -> list[Range]:
     """Let every thread wait for the source, so that nothing more is asked for."""
     monkeypatch.setattr(flight, "_GAP", 0)
-    ranges = [(0, 100 * at, 10) for at in range(requests.CONNECTIONS)]
+    ranges = [(0, 100 * at, 10) for at in range(flight.CONNECTIONS)]
     ready.expect(ranges)
     return ranges
 

@@ -13,17 +13,17 @@ import pytest
 
 from packio.errors import IntegrityError
 from packio.storage import local, mapped
-from packio.storage.local import LocalFiles
+from packio.storage.local import LocalStore
 
 
-def _reads(files: LocalFiles) -> None:
+def _reads(files: LocalStore) -> None:
     assert files.read(0, 1, 2) == b"bc"
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_reads_though_its_parent_held_the_lock(tmp_path: pathlib.Path) -> None:
     (tmp_path / "x").write_bytes(b"abcd")
-    files = LocalFiles(tmp_path, ["x"], [4])
+    files = LocalStore(tmp_path, ["x"], [4])
     held, over = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -47,7 +47,7 @@ def test_a_forked_child_reads_though_its_parent_held_the_lock(tmp_path: pathlib.
 
 def test_a_file_truncated_while_it_is_open_is_an_error(tmp_path: pathlib.Path) -> None:
     (tmp_path / "x").write_bytes(b"abcd")
-    files = LocalFiles(tmp_path, ["x"], [4])
+    files = LocalStore(tmp_path, ["x"], [4])
     (tmp_path / "x").write_bytes(b"ab")
     with pytest.raises(IntegrityError, match="ends at byte 2"):
         files.read(0, 0, 4)
@@ -61,7 +61,7 @@ def test_files_are_closed_when_python_has_let_go_of_its_modules(
     before = leftovers.descriptors_below(tmp_path)
     held: object
     if module is local:
-        held = LocalFiles(tmp_path, ["x"], [4])
+        held = LocalStore(tmp_path, ["x"], [4])
         held.read(0, 0, 4)
     else:
         held = mapped.MappedFiles([tmp_path / "x"], [4])
@@ -79,8 +79,8 @@ def test_packs_that_are_not_read_leave_their_files_to_others(
     names = [f"{i:03d}" for i in range(200)]
     for name in names:
         (tmp_path / name).write_bytes(name.encode())
-    idle = [LocalFiles(tmp_path, names, [3] * 200) for _ in range(5)]
-    read, other = (LocalFiles(tmp_path, names, [3] * 200) for _ in range(2))
+    idle = [LocalStore(tmp_path, names, [3] * 200) for _ in range(5)]
+    read, other = (LocalStore(tmp_path, names, [3] * 200) for _ in range(2))
     before = leftovers.descriptors_below(tmp_path)
     for i, name in enumerate(names):
         assert read.read(i, 0, 3) == name.encode()

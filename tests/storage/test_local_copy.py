@@ -21,7 +21,7 @@ import packio
 from packio import registry
 from packio.errors import CannotCreateError, IntegrityError, LockedError, OptionError
 from packio.packs import local_copy
-from packio.storage.local import LocalFiles
+from packio.storage.local import LocalStore
 
 if TYPE_CHECKING:
     import pathlib
@@ -227,9 +227,9 @@ def _stuck(pack: pathlib.Path, near: pathlib.Path, reads: int) -> Any:
     ready, told = FORK.Pipe(duplex=False)
 
     def work() -> None:
-        read, done = LocalFiles.read, []
+        read, done = LocalStore.read, []
 
-        def slow(self: LocalFiles, file: int, offset: int, length: int) -> bytes:
+        def slow(self: LocalStore, file: int, offset: int, length: int) -> bytes:
             done.append(file)
             if len(done) > reads:
                 time.sleep(0.3)  # what was read before is being written
@@ -237,7 +237,7 @@ def _stuck(pack: pathlib.Path, near: pathlib.Path, reads: int) -> Any:
                 signal.pause()
             return read(self, file, offset, length)
 
-        LocalFiles.read = slow  # type: ignore[method-assign]  # in this process only
+        LocalStore.read = slow  # type: ignore[method-assign]  # in this process only
         local_copy._THREADS = 1
         packio.TarDataset(pack, local_copy=near)
 
@@ -280,13 +280,13 @@ def test_a_copy_made_while_waiting_is_used(
     monkeypatch.setattr(local_copy, "_PIECE", 10_000)
 
     def work() -> None:
-        read = LocalFiles.read
+        read = LocalStore.read
 
-        def slow(self: LocalFiles, file: int, offset: int, length: int) -> bytes:
+        def slow(self: LocalStore, file: int, offset: int, length: int) -> bytes:
             time.sleep(0.1)
             return read(self, file, offset, length)
 
-        LocalFiles.read = slow  # type: ignore[method-assign]  # in this process only
+        LocalStore.read = slow  # type: ignore[method-assign]  # in this process only
         packio.TarDataset(pack, local_copy=near)
 
     process = FORK.Process(target=work)

@@ -35,7 +35,7 @@ from packio.errors import (
     UnfinishedPackError,
 )
 from packio.packing.publish import uploading
-from packio.storage import urls
+from packio.storage import s3_store, stores, urls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -398,11 +398,11 @@ def test_an_upload_in_parts_is_given_up_whole(
     path.write_bytes(bytes(2 * size + 1))
     s3.outage = lambda request: "reset" if "partNumber=2" in request else None
     with pytest.raises(Exception, match="Connection"):
-        uploading.send(path, url)
+        stores.put(url, path)
     assert s3.objects() == {}
     assert b"<Upload>" not in s3.forward("GET", f"/{s3.bucket}?uploads", {}, b"")[2]
     s3.reset()
-    uploading.send(path, url)
+    stores.put(url, path)
     assert s3.objects() == {"large": 2 * size + 1}
 
 
@@ -452,7 +452,7 @@ def test_missing_credentials_are_told_at_once_with_the_remedy(
         asked.append(1)
         raise exceptions.NoCredentialsError
 
-    monkeypatch.setattr(urls, "filesystem", refuse)
+    monkeypatch.setattr(s3_store, "service", refuse)
     with pytest.raises(ReadError, match=r"AWS_PROFILE.*FSSPEC_S3='\{\"anon\": true\}'"):
         packio.open("s3://bucket/x.tar")
     assert len(asked) == 1

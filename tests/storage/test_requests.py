@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
 import socket
+import subprocess
+import sys
 import threading
 import traceback
-import warnings
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -19,9 +19,11 @@ import pytest
 import packio
 from packio.errors import IntegrityError, ReadError
 from packio.packs import braces
-from packio.storage import requests, urls
-from packio.storage.remote_files import RemoteFiles
-from packio.storage.requests import Client
+from packio.storage import stores, urls
+from packio.storage.fsspec_store import FsspecStore
+from packio.storage.http_store import HttpStore
+from packio.storage.remote_store import RemoteStore
+from packio.storage.s3_store import S3Store
 from packio.storage.urls import Url
 
 if TYPE_CHECKING:
@@ -40,28 +42,28 @@ def _quick(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(urls, "_WAITS", (0.01,) * 4)
 
 
-def _serve(web: RangeServer) -> tuple[Client, Url]:
+def _serve(web: RangeServer, size: int = len(DATA), tag: str = "") -> RemoteStore:
     (web.folder / "x.bin").write_bytes(DATA)
-    client = requests.client(Url(web.url))
-    assert client is not None
-    return client, Url(f"{web.url}/x.bin")
+    client = stores.of_url(Url(web.url), ["x.bin"], [size], {"x.bin": tag} if tag else None)
+    assert type(client) is HttpStore
+    return client
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 1), (0, len(DATA)), (100, 5000), (10239, 10240)])
 def test_a_range_is_the_bytes_that_were_asked_for(start: int, stop: int, web: RangeServer) -> None:
-    client, url = _serve(web)
-    assert client.read(url, start, stop, None) == DATA[start:stop]
+    client = _serve(web)
+    assert client._fetch(0, start, stop) == DATA[start:stop]
 
 
 @pytest.mark.parametrize("fault", ["500", "503", "429", "408", "reset", "short", "elsewhere"])
 def test_what_may_pass_is_tried_again(fault: str, web: RangeServer) -> None:
-    client, url = _serve(web)
+    client = _serve(web)
     web.fault = lambda *_: fault if len(web.asked) < 4 else None
-    assert client.read(url, 10, 500, None) == DATA[10:500]
+    assert client._fetch(0, 10, 500) == DATA[10:500]
     assert len(web.asked) == 4
     web.fault = lambda *_: fault
     with pytest.raises(Exception, match=r".") as error:
-        client.read(url, 10, 500, None)
+        client._fetch(0, 10, 500)
     assert not isinstance(error.value, IntegrityError)
     assert len(web.asked) == 4 + 5
 
@@ -69,66 +71,68 @@ def test_what_may_pass_is_tried_again(fault: str, web: RangeServer) -> None:
 @pytest.mark.parametrize(
     ("fault", "kind", "text"),
     [
-        ("whole", ReadError, "not with byte ranges"),
+        ("whole", ReadError, "sends no byte ranges"),
         ("412", IntegrityError, "was replaced"),
         ("416", IntegrityError, "ends before"),
         ("404", FileNotFoundError, "404"),
         ("400", ReadError, "400"),
-        ("403", requests.RefusedError, "403"),
+        ("403", PermissionError, "403"),
     ],
 )
 def test_what_would_not_pass_is_told_at_once(
     fault: str, kind: type[Exception], text: str, web: RangeServer
 ) -> None:
-    client, url = _serve(web)
+    client = _serve(web)
     web.fault = lambda *_: fault
     with pytest.raises(kind, match=text):
-        client.read(url, 10, 500, None)
+        client._fetch(0, 10, 500)
     assert len(web.asked) <= 2  # a refusal may come of a signature that has expired
 
 
 @pytest.mark.parametrize("fault", [None, "no If-Match"])
 def test_a_replaced_object_is_an_error(fault: str | None, web: RangeServer) -> None:
-    client, url = _serve(web)
-    tag = urls.info(url)["ETag"]  # type: ignore[index]  # an object that is there
-    assert client.read(url, 0, 9, tag) == DATA[:9]
+    client = _serve(web)
+    found = client.facts("x.bin")
+    assert found is not None
+    client = _serve(web, tag=found.tag)
+    assert client._fetch(0, 0, 9) == DATA[:9]
     (web.folder / "x.bin").write_bytes(DATA[::-1])
     web.fault = lambda *_: fault
     with pytest.raises(IntegrityError, match="was replaced"):
-        client.read(url, 0, 9, tag)
+        client._fetch(0, 0, 9)
 
 
 def test_a_replaced_object_is_an_error_where_nobody_told_its_tag(web: RangeServer) -> None:
-    client, url = _serve(web)
-    assert client.read(url, 0, 9, None) == DATA[:9]
+    client = _serve(web)
+    assert client._fetch(0, 0, 9) == DATA[:9]
     (web.folder / "x.bin").write_bytes(DATA[::-1])
     with pytest.raises(IntegrityError, match="was replaced"):
-        client.read(url, 0, 9, None)
+        client._fetch(0, 0, 9)
 
 
 def test_an_object_of_another_size_is_an_error(web: RangeServer) -> None:
-    client, url = _serve(web)
+    client = _serve(web, len(DATA) + 1)
     with pytest.raises(IntegrityError, match="was replaced"):
-        client.read(url, 0, 9, None, len(DATA) + 1)
+        client._fetch(0, 0, 9)
     assert len(web.asked) == 1
 
 
 def test_a_body_that_drips_is_given_up(web: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "_SILENCE", 0.2)
-    client, url = _serve(web)
+    monkeypatch.setattr(urls, "ANSWER", 0.2)
+    client = _serve(web)
     web.fault = lambda *_: "drip"  # 200 seconds in all
     with pytest.raises(TimeoutError, match="of 10000 bytes"):
-        client.read(url, 0, 10000, None)
+        client._fetch(0, 0, 10000)
 
 
 def test_a_dead_server_is_an_error(web: RangeServer) -> None:
-    client, url = _serve(web)
-    assert client.read(url, 0, 9, None) == DATA[:9]
+    client = _serve(web)
+    assert client._fetch(0, 0, 9) == DATA[:9]
     web.shutdown()
     web.server_close()
     web.fault = lambda *_: "reset"  # for the connection that is still open
     with pytest.raises(Exception, match=r"(?i)refused|aborted|closed|reset"):
-        client.read(url, 0, 9, None)
+        client._fetch(0, 0, 9)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +172,7 @@ def test_a_wrong_setting_is_named(
 def test_a_server_that_says_nothing_is_given_up(
     scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(urls, "_ANSWER", 1.0)
+    monkeypatch.setattr(urls, "ANSWER", 1.0)
     monkeypatch.setattr(urls, "_WAITS", (0.01,))
     with socket.create_server(("127.0.0.1", 0)) as server:  # takes connections, and that is all
         here = f"http://127.0.0.1:{server.getsockname()[1]}"
@@ -177,23 +181,25 @@ def test_a_server_that_says_nothing_is_given_up(
         root = "s3://bucket" if scheme == "s3" else here
         with pytest.raises(ReadError, match="no answer in 1 seconds"):
             packio.open(f"{root}/x.tar")
-        with pytest.raises(TimeoutError, match="no answer in 1 seconds"):
-            urls.read(*urls.filesystem(f"{root}/x.bin"), 0, 100)
+        for kind in (FsspecStore, HttpStore if scheme == "http" else S3Store):
+            with pytest.raises(ReadError, match="no answer in 1 seconds"):
+                kind(Url(root), ["x.bin"], [200]).read(0, 0, 100)
 
 
-def test_no_error_shows_a_signature() -> None:
-    client = Client(lambda _: "http://127.0.0.1:9/x.bin?X-Amz-Signature=secret")
+def test_no_error_shows_a_signature(monkeypatch: pytest.MonkeyPatch) -> None:
+    signed = "http://127.0.0.1:9/x.bin?X-Amz-Signature=secret"
+    monkeypatch.setattr(HttpStore, "address", lambda *_: signed)
     with pytest.raises(OSError, match="refused") as found:
-        client.read(Url("http://127.0.0.1:9/x.bin"), 0, 9, None)
+        HttpStore(Url("http://127.0.0.1:9"), ["x.bin"], [10])._fetch(0, 0, 9)
     assert "secret" not in "".join(traceback.format_exception(found.value))
 
 
 def test_threads_and_forks_share_a_client(web: RangeServer) -> None:
-    client, url = _serve(web)
+    client = _serve(web)
     found: dict[int, bytes] = {}
 
     def read(at: int) -> None:
-        found[at] = client.read(url, at, at + 100, None)
+        found[at] = client._fetch(0, at, at + 100)
 
     threads = [threading.Thread(target=read, args=(at,)) for at in range(40)]
     for thread in threads:
@@ -201,7 +207,7 @@ def test_threads_and_forks_share_a_client(web: RangeServer) -> None:
     for _ in range(3):
         child = os.fork()
         if not child:
-            os._exit(0 if client.read(url, 7, 77, None) == DATA[7:77] else 1)
+            os._exit(0 if client._fetch(0, 7, 77) == DATA[7:77] else 1)
         assert os.waitpid(child, 0)[1] == 0
     for thread in threads:
         thread.join()
@@ -225,20 +231,40 @@ def test_a_replaced_object_of_s3_is_an_error(s3: Proxy, image_folder: pathlib.Pa
         pack[3]
 
 
-def test_a_refusal_leaves_an_object_to_fsspec(
-    s3: Proxy, image_folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+def test_s3_is_read_and_listed_without_s3fs(
+    s3: Proxy, image_folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    packio.pack(image_folder, f"s3://{s3.bucket}/x.tar")
-    pack = packio.open(f"s3://{s3.bucket}/x.tar")
-    expected = pack.read_many(range(len(pack)))
+    packio.pack(image_folder, f"s3://{s3.bucket}/x.tar", shards=6)  # so the folder is listed
+    code = (
+        "import sys, packio\n"
+        f"pack = packio.open('s3://{s3.bucket}/x.tar')\n"
+        "print(len(pack.read_many(range(len(pack)))), 's3fs' in sys.modules)"
+    )
+    env = {**os.environ, "PACKIO_CACHE_DIR": str(tmp_path / "other")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env,
+                          check=False)  # fmt: skip
+    assert done.stdout.split() == ["25", "False"], done.stderr
 
-    def refuse(*_: Any) -> bytes:
-        raise requests.RefusedError("no signature will do")
 
-    monkeypatch.setattr(Client, "read", refuse)
-    with pytest.warns(UserWarning, match="more slowly, by fsspec"):
-        assert pack.read_many(range(len(pack))) == expected
-    assert not pack.looks_ahead
+@pytest.mark.parametrize("refused", [403, 400])
+def test_an_address_that_is_refused_is_signed_anew(
+    refused: int, s3: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3.forward("PUT", f"/{s3.bucket}/x", {}, DATA)
+    store = stores.of_url(Url(f"s3://{s3.bucket}"), ["x"], [len(DATA)])
+    assert store.read(0, 0, 9) == DATA[:9]
+    asked = S3Store._answer
+
+    def answer(*given: Any) -> Any:
+        found = asked(*given)
+        if "us-east-1" in store.address("GET", given[2], ""):  # type: ignore[attr-defined]  # it is an S3Store
+            found.status = refused
+            found.headers["x-amz-bucket-region"] = "eu-central-1"
+        return found
+
+    monkeypatch.setattr(S3Store, "_answer", answer)
+    assert store.read(0, 0, 9) == DATA[:9]
+    assert store.read(0, 5, 9) == DATA[5:14]
 
 
 @pytest.mark.parametrize(
@@ -253,26 +279,11 @@ def test_what_a_signed_url_cannot_do_is_left_to_fsspec(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(fsspec.config.conf, "s3", {"key": "a", "secret": "b", **options})
-    assert requests.client(Url("s3://bucket/x")) is None
+    assert type(stores.of_url(Url("s3://bucket/x"))) is FsspecStore
     monkeypatch.setitem(fsspec.config.conf, "s3", {"key": "a", "secret": "b"})
-    assert requests.client(Url("s3://bucket/x")) is not None
+    assert type(stores.of_url(Url("s3://bucket/x"))) is S3Store
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
-    assert requests.client(Url("s3://bucket/x")) is None
-
-
-def test_a_service_that_refuses_warns_once_for_all_objects(web: RangeServer) -> None:
-    names = [f"{i}.bin" for i in range(8)]
-    for name in names:
-        (web.folder / name).write_bytes(DATA)
-    files = RemoteFiles(Url(web.url), names, [len(DATA)] * 8)
-    web.fault = lambda *_: "403"
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        ahead = files.fetched([(i, 10, 5) for i in range(8)])
-        for i in range(8):
-            with contextlib.suppress(ReadError):
-                ahead.read(i, 10, 5)
-    assert len([w for w in told if "read more slowly" in str(w.message)]) == 1
+    assert type(stores.of_url(Url("s3://bucket/x"))) is FsspecStore
 
 
 NAME = "a#b?c%20d é.tar"  # as a file is named: in a URL, each of these means something else

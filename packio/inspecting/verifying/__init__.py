@@ -85,7 +85,7 @@ def verify(
         raise OptionError(f"num_workers={num_workers}: expected at least 1")
     if structure not in (True, False, "always"):
         raise OptionError(f"structure={structure!r}: expected True, False or 'always'")
-    if isinstance(url := urls.place(path), urls.Url):
+    if (url := urls.of(path)) is not None:
         raise OptionError(
             f"{url}: a pack at a URL is not verified; reading it checks each sample. "
             "Copy the pack to a disk, and verify the copy"
@@ -124,7 +124,7 @@ def _locate_selection(path: Path, whole: Path) -> tuple[Path, Path]:
     selection.positions()
     selection.keys()
     index_path, root = locating.selection(whole)
-    if isinstance(root, urls.Url):
+    if urls.of(root) is not None:
         raise OptionError(f"{path}: its pack is at a URL, and is not verified there")
     return index_path, root
 

@@ -22,7 +22,7 @@ from packio.images.decoders import Decoder, Stored
 from packio.inspecting.verifying.findings import Findings, strip_path
 from packio.sample.fields import PIXELS, decode
 from packio.sample.record import IMAGE, Field, Place, Record
-from packio.storage.local import LocalFiles
+from packio.storage.local import LocalStore
 from packio.system.pools import ThreadPool
 
 _CHUNK = 1024  # samples that are decoded at once
@@ -118,7 +118,7 @@ def decode_values(found: Findings, pool: ThreadPool) -> None:
     found.meter.begin("decoding", 0)
     names, sizes = [t[0] for t in found.table], [t[1] for t in found.table]
     decoder = Decoder("auto", "UNCHANGED")
-    with contextlib.closing(LocalFiles(found.root, names, sizes)) as files:
+    with contextlib.closing(LocalStore(found.root, names, sizes)) as files:
         for shard, positions in found.shards:
             read_image: _Read = files.read
             if found.by_record:

@@ -20,7 +20,7 @@ from packio.packing.plan.planning import Plan
 from packio.packing.publish import target, uploading
 from packio.packing.report import SKIPPED_SUFFIX, PackReport, Skip
 from packio.packs import opening
-from packio.storage import remote, urls, workshop
+from packio.storage import remote, stores, urls, workshop
 from packio.storage.urls import Url
 from packio.system import cache, files
 
@@ -41,9 +41,9 @@ def pack_to(
 def _try_out(url: Url) -> None:
     """Write an empty marker and remove it, so that a missing bucket is noticed before packing."""
     with urls.errors_as(CannotCreateError, f"{url}: cannot be written"):
-        if not urls.is_file(remote.marker(url)):
-            uploading.put(remote.marker(url), b"")
-            uploading.remove(remote.marker(url))
+        if not stores.is_file(remote.marker(url)):
+            stores.put(remote.marker(url), b"")
+            stores.remove(remote.marker(url))
 
 
 def _built_and_uploaded(

@@ -25,8 +25,7 @@ from packio.packs import opening
 from packio.sample import levels
 from packio.sample.origins import origin_of
 from packio.sources.pack import PackListing
-from packio.storage import remote, urls, workshop
-from packio.storage.urls import Url
+from packio.storage import remote, stores, urls, workshop
 
 
 class Found(NamedTuple):
@@ -56,13 +55,13 @@ def find(
     if overwrite:
         _check_replaceable(out)
         return Found(lost=tuple(_lost_at(plan, out)))
-    if not isinstance(out, Url) and not os.path.lexists(out):
+    if (url := urls.of(out)) is None and not os.path.lexists(out):
         return Found()
     try:
         with opening.open(out) as pack:
             if is_made(pack):
-                if isinstance(out, Url):
-                    uploading.finish(out)
+                if url is not None:
+                    uploading.finish(url)
                 return Found(_report(plan, pack, began))
             added = ", ".join(_lost(pack.index_file, plan))
     except PackioError as error:
@@ -76,19 +75,19 @@ def find(
 
 def _unreadable(plan: Plan, out: Path, error: PackioError) -> Found:
     """What there is, if it cannot be opened as a pack."""
-    if isinstance(out, Url):
+    if (url := urls.of(out)) is not None:
         if isinstance(error, ReadError):
             raise error
         with urls.errors_as(ReadError, out):
             if isinstance(error, UnfinishedPackError):
-                if (uploading.mark(out) or plan.digest).startswith(plan.digest):
+                if (uploading.mark(url) or plan.digest).startswith(plan.digest):
                     return Found()  # an upload of this pack goes on
                 raise OutputExistsError(
                     f"{out}: another pack is being uploaded to it, or its upload was cut short; "
                     "choose another name, or say --overwrite"
                 ) from error
             if isinstance(error, NotAPackError):
-                if not urls.is_file(out) and not urls.below(out):
+                if not stores.is_file(url) and not stores.at(url).list():
                     return Found()
                 raise OutputExistsError(f"{error}; remove it, or choose another name") from error
     elif isinstance(error, UnfinishedPackError):
@@ -100,10 +99,10 @@ def _unreadable(plan: Plan, out: Path, error: PackioError) -> Found:
 
 def _check_replaceable(out: Path) -> None:
     """Refuse to replace a folder that is no pack."""
-    if isinstance(out, Url):
+    if (url := urls.of(out)) is not None:
         with urls.errors_as(ReadError, out):
-            ours = urls.is_file(out / INDEX_NAME) or urls.is_file(remote.marker(out))
-            is_other = not ours and bool(urls.below(out))
+            ours = stores.is_file(out / INDEX_NAME) or stores.is_file(remote.marker(url))
+            is_other = not ours and bool(stores.at(url).list())
     elif not os.path.isdir(out) or os.path.exists(out / INDEX_NAME):
         return
     else:
@@ -120,7 +119,7 @@ def _check_replaceable(out: Path) -> None:
 def _lost_at(plan: Plan, out: Path) -> list[str]:
     """Names of added fields of the pack at an output that a plan does not make anew."""
     try:
-        if isinstance(out, Url):
+        if urls.of(out) is not None:
             with opening.open(out) as pack:
                 return _lost(pack.index_file, plan)
         for path in (out / INDEX_NAME, out.with_name(out.name + INDEX_SUFFIX)):

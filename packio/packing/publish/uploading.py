@@ -11,21 +11,23 @@ notice each other: by the marker, and by objects that have changed.
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from packio.errors import LockedError, OutputExistsError, PackioError, ReadError
+from packio.errors import (
+    IntegrityError,
+    LockedError,
+    OutputExistsError,
+    PackioError,
+    ReadError,
+)
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, Index
 from packio.packing.report import SKIPPED_SUFFIX
-from packio.storage import remote, urls
+from packio.storage import remote, stores, urls
+from packio.storage.store import Facts
 from packio.storage.urls import Url
 from packio.system.pools import ThreadPool
 
-_BLOCK = 4 << 20  # bytes copied at a time
 _MOST_MARK = 1000  # bytes of a marker
 _TAGS = ("ETag", "etag", "md5Hash")  # names of an object's version, by service
 _UPLOADS = 4  # files at a time; a large file is also sent in several parts at a time
@@ -53,41 +55,41 @@ class Upload:
             self._begin(anew=overwrite or begun is not None)
         found = self._found()
         missing = [name for name, size in self._sizes.items() if found.get(name, ())[:1] != (size,)]
-        parallel = urls.filesystem(self._url)[0].async_impl
-        with ThreadPool(_UPLOADS if parallel else 1, "packio-upload") as pool:
+        at_once = _UPLOADS if stores.of_url(self._url).looks_ahead else 1
+        with ThreadPool(at_once, "packio-upload") as pool:
             found |= zip(missing, pool.map(self._send, missing), strict=True)
         skipped = self._url.with_name(self._url.name + SKIPPED_SUFFIX)
         if listed is not None:
-            send(listed, skipped)
+            stores.put(skipped, listed)
         else:
-            remove(skipped)
+            stores.remove(skipped)
         self._check_mark()
         if self._found() != found:
             raise self._taken_over()
-        send(self._here / self._index, self._there / self._index)
+        stores.put(self._there / self._index, self._here / self._index)
         try:
             self._check_mark()
         except LockedError:  # the index does not fit the other upload's objects
-            remove(self._there / self._index)
+            stores.remove(self._there / self._index)
             raise
-        remove(self._marker)
+        stores.remove(self._marker)
         self._keep_index()
 
     def _send(self, name: str) -> _Stamp:
         self._check_mark()
-        return send(self._here / name, self._there / name)
+        return _stamp(stores.put(self._there / name, self._here / name))
 
     def _begin(self, *, anew: bool) -> None:
         """Remove the objects of another pack if need be, then write this upload's marker."""
         if anew:
-            put(self._marker, self._clearing.encode())
+            stores.put(self._marker, self._clearing.encode())
             self._clear()
         elif found := self._found():
             raise OutputExistsError(
                 f"{self._url}: {', '.join(sorted(found)[:5])} exists and is of no pack there; "
                 "remove it, or choose another name"
             )
-        put(self._marker, self._ours.encode())
+        stores.put(self._marker, self._ours.encode())
 
     def _clear(self) -> None:
         """Remove the pack that is there, or the objects that are left of a pack."""
@@ -95,21 +97,21 @@ class Upload:
         with suppress(PackioError):
             index, root = remote.located(self._url)
             old += [root / name for name, _, _ in remote.opened(index).files()]
-        if self._is_folder or urls.is_file(self._url / INDEX_NAME):
-            old += [self._url / name for name in urls.below(self._url)]
-        if urls.is_file(self._url):
+        if self._is_folder or stores.is_file(self._url / INDEX_NAME):
+            old += [self._url / name for name in stores.of_url(self._url).list()]
+        if stores.is_file(self._url):
             old.append(self._url)
         for index, _ in remote.index_places(self._url):
-            remove(index)
+            stores.remove(index)
         for url in dict.fromkeys(old):
-            remove(url)
+            stores.remove(url)
 
     def _found(self) -> dict[str, _Stamp]:
         """Objects of the pack that are there: name → stamp."""
         if self._is_folder:
-            there = urls.below(self._url)
+            there = stores.of_url(self._url).list()
         else:
-            asked = {name: urls.info(self._there / name) for name in self._sizes}
+            asked = {name: stores.facts(self._there / name) for name in self._sizes}
             there = {name: found for name, found in asked.items() if found is not None}
         return {name: _stamp(there[name]) for name in self._sizes if name in there}
 
@@ -124,7 +126,7 @@ class Upload:
     def _keep_index(self) -> None:
         """Move the index into the cache, where readers of the URL look for it."""
         index = self._there / self._index
-        found = urls.info(index)
+        found = stores.facts(index)
         if found is not None:
             kept = remote.cached_index(index, found)
             kept.parent.mkdir(parents=True, exist_ok=True)
@@ -134,83 +136,26 @@ class Upload:
 def finish(url: Url) -> None:
     """Remove the marker that an upload left, if only this last step is missing."""
     with urls.errors_as(ReadError, url):
-        if urls.is_file(remote.marker(url)):
-            remove(remote.marker(url))
+        if stores.is_file(remote.marker(url)):
+            stores.remove(remote.marker(url))
 
 
 def mark(url: Url) -> str | None:
     """Text of the marker beside a URL; None if there is no marker, or it is empty."""
     try:
         return _mark_now(url)
-    except urls.LengthError:  # another upload replaced it after its length was asked for
+    except (urls.LengthError, IntegrityError):  # another upload replaced it meanwhile
         return _mark_now(url)
 
 
 def _mark_now(url: Url) -> str | None:
     marker = remote.marker(url)
-    found = urls.info(marker)
+    found = stores.facts(marker)
     if found is None:
         return None
-    data = urls.read(*urls.filesystem(marker), 0, min(found["size"], _MOST_MARK))
+    data = stores.content(marker, found) if found.size <= _MOST_MARK else b"of another program"
     return data.decode("latin-1") or None
 
 
-def _stamp(found: Mapping[str, Any]) -> _Stamp:
-    return found["size"], next((str(found[n]) for n in _TAGS if found.get(n)), "")
-
-
-def send(source: Path, url: Url) -> _Stamp:
-    """Upload a file, whole or not at all; return the stamp of the new object."""
-    size = source.stat().st_size
-
-    def attempt() -> _Stamp:
-        fs, path = urls.filesystem(url)
-        try:
-            _copy(fs, source, path)
-        except FileNotFoundError as error:  # the service has ended the upload in parts: try again
-            raise OSError(str(error)) from error
-        fs.invalidate_cache(path)
-        arrived = _stamp(fs.info(path))
-        if arrived[0] != size:
-            fs.rm_file(path)
-            raise OSError(f"{url}: {arrived[0]} of {size} bytes have arrived")
-        return arrived
-
-    return urls.retried(attempt)
-
-
-def _copy(fs: Any, source: Path, path: str) -> None:
-    if fs.async_impl:
-        fs.put_file(os.fspath(source), path)
-        return
-    _make_folder(fs, path)
-    with fs.transaction, fs.open(path, "wb") as file, source.open("rb") as data:
-        shutil.copyfileobj(data, file, _BLOCK)
-
-
-def _make_folder(fs: Any, path: str) -> None:
-    """Make the folder of an object, for services with folders."""
-    fs.makedirs(path.rpartition("/")[0] or "/", exist_ok=True)
-
-
-def put(url: Url, data: bytes) -> None:
-    """Write a small object."""
-
-    def attempt() -> None:
-        fs, path = urls.filesystem(url)
-        if not fs.async_impl:
-            _make_folder(fs, path)
-        fs.pipe_file(path, data)
-
-    urls.retried(attempt)
-
-
-def remove(url: Url) -> None:
-    """Remove an object, if it is there."""
-
-    def attempt() -> None:
-        fs, path = urls.filesystem(url)
-        with suppress(FileNotFoundError):
-            fs.rm_file(path)
-
-    urls.retried(attempt)
+def _stamp(found: Facts) -> _Stamp:
+    return found.size, found.version if found.version.startswith(_TAGS) else ""

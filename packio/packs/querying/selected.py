@@ -27,7 +27,7 @@ from packio.index.raw_blocks import COLUMN as RAW_BLOCKS
 from packio.packs import caches, locating
 from packio.packs.querying import keys, selections
 from packio.packs.querying.selections import MARK, SOURCE_COLUMN, Selection
-from packio.storage.urls import Url
+from packio.storage import remote
 from packio.system import cache
 
 # Metadata of a pack that are not true of some of its samples, or that only a manifest has.
@@ -39,7 +39,7 @@ def located(path: Path, pack: Path | None = None, *, by_key: bool = False) -> tu
     """The index of a selection, and the folder that the paths in the index are relative to."""
     selection = selections.read(path)
     whole = pack or selection.pack_path()
-    if not isinstance(whole, Url) and selections.is_selection(whole):
+    if selections.is_selection(whole):
         raise NotAPackError(
             f"{path}: a selection of {whole}, which is a selection; expected a pack"
         )
@@ -76,7 +76,7 @@ def _opened(whole: Path, path: Path) -> tuple[Index, Path]:
             f"{error}; {path} is a selection of it: say where the pack is by packio.open("
             f"{path.name!r}, pack=…)"
         ) from error
-    return locating.open_index(found, root), root
+    return remote.opened(found), root
 
 
 def _write(

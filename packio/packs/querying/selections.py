@@ -48,7 +48,6 @@ from packio.index.columns import RAGGED
 from packio.index.indexfile import Index
 from packio.index.pieces import Pieces
 from packio.storage import urls
-from packio.storage.urls import Url
 from packio.system import cache, files
 
 VERSION = 1
@@ -78,8 +77,8 @@ class Selection:
 
     def pack_path(self) -> Path:
         """Path of the pack, absolute; or its URL, if the selection was made by this user here."""
-        place = urls.place(self.pack)
-        if not isinstance(place, Url):
+        place = urls.of(self.pack)
+        if place is None:
             return _pack_from(self.path.parent, self.pack)
         if not _mark_of_own(self.digest).is_file():
             raise NotAPackError(
@@ -210,10 +209,9 @@ def write(
         if expression is not None and before.get("expression") is not None:
             expression = f"{before['expression']}; then {expression}"
         pack = urls.place(_pack_from(pack.parent, before["pack"]))
-        if isinstance(urls.place(before["pack"]), Url):
-            pack = urls.place(before["pack"])
+        pack = urls.of(before["pack"]) or pack
         positions = index.column(SOURCE_COLUMN).take(positions)
-    place = str(pack) if isinstance(pack, Url) else _relative(pack, out)
+    place = _relative(pack, out) if urls.of(pack) is None else str(pack)
     metadata = {
         MARK: VERSION, "pack": place, "digest": digest, "samples": samples,
         "expression": expression, "versions": {"packio": __version__},
@@ -222,7 +220,7 @@ def write(
         digest = indexfile.write(out, {"positions": positions, **columns}, metadata)
     except OSError as error:
         raise CannotCreateError(f"{out}: {error.strerror or error}") from error
-    if isinstance(pack, Url):
+    if urls.of(pack) is not None:
         with contextlib.suppress(OSError):
             cache.folder("selections").mkdir(parents=True, exist_ok=True)
             _mark_of_own(digest).touch()

@@ -22,7 +22,7 @@ import numpy as np
 from packio import registry
 from packio.errors import DecodeError, ReadError, SourceError
 from packio.sources._rows import ListedFile
-from packio.storage import urls
+from packio.storage import stores
 from packio.storage.urls import Url
 from packio.system.files import check_of_file
 
@@ -245,7 +245,7 @@ class _UrlFile(io.RawIOBase):
     """An object at a URL; each read is a request, tried several times."""
 
     def __init__(self, url: Url, size: int) -> None:
-        self._url, self._size, self._at = url, size, 0
+        self._store, self._size, self._at = stores.of_url(url, [""], [size]), size, 0
 
     def readable(self) -> bool:
         return True
@@ -265,8 +265,7 @@ class _UrlFile(io.RawIOBase):
         left = max(0, self._size - self._at)
         length = left if size is None or size < 0 else min(size, left)
         try:
-            with urls.errors_as(ReadError, f"{self._url}, byte {self._at}"):
-                data = urls.read(*urls.filesystem(self._url), self._at, length)
+            data = self._store.read(0, self._at, length)
         except ReadError as error:
             raise ReadError(f"{error}; run it again to go on") from error
         self._at += length

@@ -1,0 +1,188 @@
+"""Every store does what the contract of stores says."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import TYPE_CHECKING, Any
+
+import fsspec
+import pytest
+from store_contract import StoreContract
+
+from packio.errors import IntegrityError, ReadError
+from packio.storage import stores, urls
+from packio.storage.blocks import CachedStore
+from packio.storage.fsspec_store import FsspecStore
+from packio.storage.http_store import HttpStore
+from packio.storage.local import LocalStore
+from packio.storage.s3_store import S3Store
+from packio.storage.urls import Url
+
+if TYPE_CHECKING:
+    import pathlib
+
+    from object_store import Proxy
+    from range_server import RangeServer
+
+    from packio.storage.store import Store
+
+_WHO = {"Authorization": "AWS a:b"}
+_numbers = itertools.count()
+
+
+class TestLocalStore(StoreContract):
+    """Files in a folder."""
+
+    notices = False
+
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: pathlib.Path) -> None:
+        self._root = tmp_path
+
+    def put(self, name: str, data: bytes) -> None:
+        (self._root / name).parent.mkdir(exist_ok=True)
+        (self._root / name).write_bytes(data)
+
+    def remove(self, name: str) -> None:
+        (self._root / name).unlink()
+
+    def at(self, names: list[str], sizes: list[int]) -> Store:
+        found = stores.at(self._root, names, sizes)
+        assert type(found) is LocalStore
+        return found
+
+
+class TestHttpStore(TestLocalStore):
+    """A web server with byte ranges, and no lists."""
+
+    notices, lists, writes = True, False, False
+
+    @pytest.fixture(autouse=True)
+    def _server(self, web: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._root, self._url = web.folder, Url(web.url)
+        monkeypatch.setattr(urls, "_WAITS", (0.01,))
+
+    def at(self, names: list[str], sizes: list[int]) -> Store:
+        found = stores.at(self._url, names, sizes)
+        assert type(found) is HttpStore
+        return found
+
+
+class TestFsspecStoreOfHttp(TestHttpStore):
+    """The same server, read by fsspec."""
+
+    notices = False
+
+    def at(self, names: list[str], sizes: list[int]) -> Store:
+        return FsspecStore(self._url, names, sizes)
+
+
+class TestFsspecStore(StoreContract):
+    """fsspec's file system in memory."""
+
+    notices = False
+
+    @pytest.fixture(autouse=True)
+    def _memory(self) -> None:
+        self._fs, self._name = fsspec.filesystem("memory"), f"contract-{next(_numbers)}"
+
+    def put(self, name: str, data: bytes) -> None:
+        self._fs.pipe_file(f"/{self._name}/{name}", data)
+
+    def remove(self, name: str) -> None:
+        self._fs.rm_file(f"/{self._name}/{name}")
+
+    def at(self, names: list[str], sizes: list[int]) -> Store:
+        found = stores.at(Url(f"memory://{self._name}"), names, sizes)
+        assert type(found) is FsspecStore
+        return found
+
+
+class TestS3Store(StoreContract):
+    """A bucket."""
+
+    @pytest.fixture(autouse=True)
+    def _server(self, s3: Proxy) -> None:
+        self._s3 = s3
+
+    def put(self, name: str, data: bytes) -> None:
+        path = f"/{self._s3.bucket}/here/{name.replace(' ', '%20')}"
+        self._s3.forward("PUT", path, _WHO, data)
+
+    def remove(self, name: str) -> None:
+        self._s3.forward("DELETE", f"/{self._s3.bucket}/here/{name}", _WHO, b"")
+
+    def at(self, names: list[str], sizes: list[int]) -> Store:
+        found = stores.at(Url(f"s3://{self._s3.bucket}/here"), names, sizes)
+        assert type(found) is S3Store
+        return found
+
+    def test_a_list_has_several_pages(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from packio.storage import s3_store
+
+        def one_a_page(asked: dict[str, str], **given: Any) -> str:
+            return encoded({**asked, "max-keys": "1"}, **given)
+
+        encoded = s3_store.urlencode
+        monkeypatch.setattr(s3_store, "urlencode", one_a_page)
+        self.test_a_list_has_every_file()
+
+
+@pytest.mark.usefixtures("by_blocks")
+class TestCachedStore(StoreContract):
+    """An index at a URL, whose blocks come into the user's cache."""
+
+    lists = writes = False
+
+    @pytest.fixture(autouse=True)
+    def _server(
+        self, made: pathlib.Path, web: RangeServer, tmp_path: pathlib.Path
+    ) -> None:  # fmt: skip
+        self.files = {"": (made / "train.tar.packio").read_bytes()}
+        self._path, self._url = web.folder / "x.packio", Url(f"{web.url}/x.packio")
+        self._cache = tmp_path / "x.blocks"
+
+    def put(self, name: str, data: bytes) -> None:
+        assert not name
+        self._path.write_bytes(data)
+
+    def remove(self, name: str) -> None:
+        assert not name
+        self._path.unlink()
+
+    def at(self, names: list[str], sizes: list[int]) -> Store:
+        found = stores.file_facts(self._url)
+        assert names == [""]
+        return CachedStore(self._url, found._replace(size=sizes[0]), self._cache)
+
+    def test_a_check_compares_sizes(self) -> None:
+        self.made().check(lambda _: True)
+        self._cache = self._cache.with_suffix(".other")
+        with pytest.raises(IntegrityError):  # the header says how long an index is
+            self.at([""], [len(self.largest) + 1])
+
+    def test_a_missing_file_is_an_error_if_it_is_read(self) -> None:
+        store = self.made()
+        self.remove("")
+        with pytest.raises(IntegrityError, match="missing"):
+            store.check(lambda _: True)
+        with pytest.raises(ReadError):
+            store.read(0, 0, len(self.largest))
+
+    def test_a_file_that_is_another_one_now_is_an_error(self) -> None:
+        store, here = self.made(), len(self.largest) // 2
+        assert store.read(0, here, 9) == self.largest[here : here + 9]
+        self.put("", self.largest[::-1])
+        assert store.read(0, here, 9) == self.largest[here : here + 9]  # what has come
+        with pytest.raises(IntegrityError, match="was replaced"):
+            store.read(0, 0, len(self.largest))
+
+    def test_what_has_come_is_not_asked_for_again(self, web: RangeServer) -> None:
+        store = self.made()
+        self._check(store)
+        asked = len(web.asked)
+        self._check(store)
+        self._check(self.at([""], [len(self.largest)]))
+        assert len(web.asked) == asked
+        assert os.path.getsize(self._cache) > len(self.largest)

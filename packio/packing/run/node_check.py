@@ -61,8 +61,10 @@ def _versions(recipe: Recipe) -> dict[str, str]:
     return told
 
 
-def of_run(plan: Plan, journal: Journal) -> NodeCheck:
+def of_run(plan: Plan, journal: Journal, quarantine: Path | None) -> NodeCheck:
     """Look at the source and the journal of a packing run."""
+    if quarantine is not None:  # nodes must find it: each would make a folder of its own
+        quarantine.mkdir(parents=True, exist_ok=True)
     listing, count = plan.listing, len(plan.listing.keys)
     steps = max(1, min(count, _SAMPLES) - 1)
     positions = {i * (count - 1) // steps for i in range(steps + 1)} if count else ()
@@ -73,12 +75,14 @@ def of_run(plan: Plan, journal: Journal) -> NodeCheck:
     found = {i: crc for i, crc in enumerate(_read(few)) if isinstance(crc, int)}
     look = functools.partial(
         _look_at_run, few.take(list(found)), tuple(found.values()), journal.plan_file,
-        journal.digest,
+        journal.digest, quarantine,
     )  # fmt: skip
     return NodeCheck(plan.own, _versions(plan.own), look)
 
 
-def _look_at_run(samples: Listing, checksums: tuple[int, ...], plan: Path, digest: str) -> str:
+def _look_at_run(
+    samples: Listing, checksums: tuple[int, ...], plan: Path, digest: str, quarantine: Path | None
+) -> str:
     try:
         if not plan.read_text().startswith(digest):
             return f"{plan} belongs to another run there"
@@ -86,6 +90,8 @@ def _look_at_run(samples: Listing, checksums: tuple[int, ...], plan: Path, diges
             pass
     except OSError as error:
         return f"{plan.parent}: {error.strerror}"
+    if quarantine is not None and not quarantine.is_dir():
+        return f"{quarantine}: no such folder there"
     try:
         found = _read(samples)
     except PackioError:

@@ -200,7 +200,7 @@ class Run:
             if isinstance(engine, cluster.Cluster):
                 workers = min(engine.slots, len(missing))
                 stack.enter_context(node_check.scratch_in(journal.folder, self.plan.listing))
-                engine.show(node_check.of_run(self.plan, journal))
+                engine.show(node_check.of_run(self.plan, journal, self.means.quarantine))
             tasks = [(self._task(number, journal, tally, workers),) for number in missing]
             self._report_progress(tally.total())
             run_tasks(

@@ -66,8 +66,8 @@ class Workshop:
         self.out: Path = out
         self.folder: Path = folder
         self.built: Path = folder / BUILT
-        self.shards: Path = folder / SHARDS
-        self.keep: bool = True
+        self.shards: Path = folder / SHARDS  # the journal's folder
+        self.keep: bool = True  # the journal stays for another run if this one fails
 
     @staticmethod
     def of(out: Path, suffix: str = UNFINISHED_SUFFIX) -> Workshop:

@@ -180,6 +180,8 @@ def _metadata(
 
 def _publish(built: Path, out: Path, whole: set[str]) -> None:
     """Move the shards into the pack, then its sidecars, then the index over the old one."""
+    # The old index names neither the new shards nor the files of the whole pack as they are now;
+    # so these are moved before the index. `undo_killed` takes them back after a kill in between.
     files.sync_tree(built)
     names = sorted(path.name for path in built.iterdir())
     names.sort(key=lambda name: (name == indexfile.INDEX_NAME, name in whole))

@@ -158,6 +158,9 @@ def _published(
     index = shop.built / place.name
     digest = indexfile.write(index, columns, _metadata(pack, fields, changed))
     with locks.changing(index):  # before others see it
+        # An index may name only what is there after a crash: so all bytes are synced, then the
+        # containers get their names, these are synced, and the index takes the place of the old
+        # one in one step. `undo_killed` takes back what a kill left in between.
         files.sync_tree(shop.built)
         folders = set()
         for name in names:

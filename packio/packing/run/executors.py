@@ -180,6 +180,7 @@ def _interrupts_held_back() -> Iterator[None]:
 def serve(descriptor: int, parent: int) -> None:
     """Run tasks in a process of `Processes`, until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the parent decides
+    # The kernel kills this process with its parent; one that died before is told by its number.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

@@ -74,7 +74,11 @@ class Outcome(NamedTuple):
 
 
 def write(task: Task) -> Outcome:
-    """Write a shard in a new folder, and note the shard in the journal."""
+    """Write a shard in a new folder, and note the shard in the journal.
+
+    Ray may have a task tried again while a node that was taken for dead still writes: so no two
+    attempts share a folder, and the journal takes the first that is whole.
+    """
     task.tally.restart(task.number)
     folder = task.journal.attempt(task.number)
     container = registry.load("formats", task.format)

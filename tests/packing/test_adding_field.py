@@ -573,6 +573,8 @@ def test_other_verbs_carry_the_field(
     _check(tmp_path / "converted.tar")
     more = tmp_path / "more"
     shutil.copytree(image_folder, more / "new")
+    for path in [path for path in more.rglob("*") if path.is_file()]:  # append asks for new names
+        path.rename(path.with_name(f"new {path.name}"))
     packio.pack(more, tmp_path / f"y{_suffix(name)}", shards=2)
     new = frozenset(_keys(tmp_path / f"y{_suffix(name)}"))
     merged = tmp_path / f"merged{_suffix(name)}"

@@ -30,7 +30,8 @@ def counted(*arguments, **options):
     make(*arguments, **options)
 
 def refused(file, operation):
-    if os.readlink(f"/proc/self/fd/{file.fileno()}").startswith(cache):
+    number = file if isinstance(file, int) else file.fileno()
+    if os.readlink(f"/proc/self/fd/{number}").startswith(cache):
         raise OSError(errno.ENOSYS, "no locks, as on Lustre")
     flock(file, operation)
 

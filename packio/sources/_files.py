@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +36,8 @@ _STAT_FILES = 1024  # whose sizes one thread asks for in one go
 _STAT_THREADS = 16
 _TOLD = 1000  # files found between two calls of the callback
 MAX_BYTES = (1 << 31) - 1  # of one sample
+HEAD_BYTES = 1 << 16  # that show whether a file can be an image
+LARGE = 1 << 20  # bytes of a file whose head is looked at before the file is read
 
 _Identity = tuple[int, int]  # device, inode
 
@@ -228,14 +231,32 @@ def opened(root: str | os.PathLike[str], keys: Sequence[bytes]) -> Iterator[Read
             descriptor = stack.enter_context(folder_opened(root))
         except OSError as error:
             raise ReadError(f"{os.fspath(root)}: {error.strerror}; it was listed before") from error
-        yield lambda position: image_record(whole_file(descriptor, keys[position]))
+        yield lambda position: image_record(whole_file(descriptor, keys[position], is_image=True))
 
 
 def reader(root: str | os.PathLike[str]) -> Callable[[bytes], bytes]:
     return lambda key: whole_file(None, os.path.join(os.fsencode(root), key))
 
 
-def whole_file(root: int | None, key: bytes) -> bytes:
+def check_head(head: bytes, size: int) -> None:
+    """Refuse a large file that no image begins like, before the rest of the file is read."""
+    if encodings.is_image(head):
+        return
+    from PIL import Image, UnidentifiedImageError
+
+    Image.init()
+    encodings.load_plugins()
+    if any(accepts is not None and accepts(head[:16]) for _, accepts in Image.OPEN.values()):
+        return
+    try:
+        Image.open(io.BytesIO(head)).close()
+    except UnidentifiedImageError as error:
+        raise encodings.unidentified(head, size) from error
+    except Exception:  # noqa: BLE001, S110 (a plugin needs more than the head: read the file)
+        pass
+
+
+def whole_file(root: int | None, key: bytes, *, is_image: bool = False) -> bytes:
     """Read a regular file; a file that changes meanwhile is read a second time."""
     # without O_NONBLOCK, opening a FIFO would wait for its writer
     descriptor = os.open(key, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=root)
@@ -246,6 +267,8 @@ def whole_file(root: int | None, key: bytes) -> bytes:
                 raise DecodeError("not a regular file")
             if before.st_size > MAX_BYTES:
                 raise DecodeError(f"{before.st_size} bytes; the limit is {MAX_BYTES:,}")
+            if is_image and before.st_size > LARGE:
+                check_head(read_at(descriptor, HEAD_BYTES, 0), before.st_size)
             data = read_at(descriptor, before.st_size + 1, 0)
             after = os.fstat(descriptor)
             if len(data) == before.st_size and after.st_mtime_ns == before.st_mtime_ns:

@@ -179,10 +179,15 @@ def _zip_problem(info: zipfile.ZipInfo, size: int) -> str:
     return ""
 
 
-def read(descriptor: int, extent: Extent) -> bytes:
+def read(descriptor: int, extent: Extent, *, is_image: bool = False) -> bytes:
     if extent.size > _files.MAX_BYTES:
         raise DecodeError(f"{extent.size} bytes; the limit is {_files.MAX_BYTES:,}")
     start = extent.offset if extent.method == TAR else _content(descriptor, extent)
+    if is_image and extent.size > _files.LARGE:
+        head = _exactly(descriptor, min(extent.packed, _files.HEAD_BYTES), start)
+        if extent.method == _DEFLATED:
+            head = _inflated(head, _files.HEAD_BYTES)
+        _files.check_head(head, extent.size)
     data = _exactly(descriptor, extent.packed, start)
     if extent.method == TAR:
         return data

@@ -321,5 +321,6 @@ def _read(
     for name, column in rows.columns.items():
         extent = _members.Extent(*column[position].tolist())
         if extent != _members.NOWHERE:
-            found[name] = Field(kinds[name], _members.read(descriptor, extent))
+            is_image = kinds[name] in ("image", "mask")
+            found[name] = Field(kinds[name], _members.read(descriptor, extent, is_image=is_image))
     return Record(b"", found, frame=Frame())

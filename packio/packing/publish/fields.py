@@ -68,8 +68,8 @@ def add(pack: opening.Pack, name: str, kind: str, found: Sequence[Placed], shop:
     for one, base in zip(found, itertools.accumulate(counts, initial=data), strict=False):
         record, rows = one.record, slice(one.first, one.stop)
         for full in record.column_names:  # none of the field, if no sample of the shard has a value
-            field, _, column = full.partition("/")
-            if field != name:
+            field, slash, column = full.partition("/")
+            if not slash or field != name:
                 continue
             own = record.column(full).array()
             if full not in columns:

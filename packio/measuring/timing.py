@@ -1,6 +1,6 @@
 """Where the time goes: named parts of a program, and how long a training loop waits for data.
 
->>> >>> from packio.measuring.timing import Timer
+>>> from packio.measuring.timing import Timer
 >>> timer = Timer(clock=itertools.count(0, 1_000_000).__next__)  # each reading is 1 ms later
 >>> for batch in timer.steps("abc"):
 ...     with timer("forward"):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _PUBLIC = {
-    "Bucket": "datasets.bucket_statistics",
+    "Bucket": "datasets.sizes",
     "BucketCrop": "images.bucketing",
     "BucketSampler": "loading.bucketing",
     "CenterCrop": "images.geometry",
@@ -24,31 +24,31 @@ _PUBLIC = {
     "ConcatPacks": "datasets.concat",
     "DecodeError": "errors",
     "DevicePrefetcher": "loading.devices",
-    "FolderDataset": "datasets.kinds",
+    "FolderDataset": "datasets.folders",
     "IntegrityError": "errors",
-    "Hdf5Dataset": "datasets.kinds",
-    "LmdbDataset": "datasets.kinds",
+    "Hdf5Dataset": "datasets.pack_dataset",
+    "LmdbDataset": "datasets.pack_dataset",
     "Loader": "loading.loader",
     "MixedSampler": "loading.mixing",
     "MemoryFormatWarning": "measuring.watching",
-    "N5Dataset": "datasets.kinds",
+    "N5Dataset": "datasets.pack_dataset",
     "Pack": "packs.opening",
     "PackDataset": "datasets.pack_dataset",
     "PackReport": "packing.report",
-    "PthDataset": "datasets.kinds",
+    "PthDataset": "datasets.pack_dataset",
     "PackioError": "errors",
     "RandomCrop": "images.geometry",
     "RandomResizedCrop": "images.geometry",
-    "RecordIODataset": "datasets.kinds",
+    "RecordIODataset": "datasets.pack_dataset",
     "RepeatAugSampler": "loading.sampling",
     "ShuffleSampler": "loading.sampling",
     "Resize": "images.geometry",
     "ResizeCenterCrop": "images.geometry",
     "Sample": "sample.packed",
-    "TFRecordDataset": "datasets.kinds",
-    "TarDataset": "datasets.kinds",
+    "TFRecordDataset": "datasets.pack_dataset",
+    "TarDataset": "datasets.pack_dataset",
     "Timer": "measuring.timing",
-    "ZarrDataset": "datasets.kinds",
+    "ZarrDataset": "datasets.pack_dataset",
     "collate": "batches.collating",
     "add_field": "packing.adding_field",
     "convert": "packing.merging",
@@ -75,19 +75,19 @@ __all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604 (names of the table above, 
 
 if TYPE_CHECKING:
     from packio.batches.collating import collate as collate
-    from packio.datasets.bucket_statistics import Bucket as Bucket
     from packio.datasets.concat import ConcatPacks as ConcatPacks
-    from packio.datasets.kinds import FolderDataset as FolderDataset
-    from packio.datasets.kinds import Hdf5Dataset as Hdf5Dataset
-    from packio.datasets.kinds import LmdbDataset as LmdbDataset
-    from packio.datasets.kinds import N5Dataset as N5Dataset
-    from packio.datasets.kinds import PthDataset as PthDataset
-    from packio.datasets.kinds import RecordIODataset as RecordIODataset
-    from packio.datasets.kinds import TarDataset as TarDataset
-    from packio.datasets.kinds import TFRecordDataset as TFRecordDataset
-    from packio.datasets.kinds import ZarrDataset as ZarrDataset
+    from packio.datasets.folders import FolderDataset as FolderDataset
+    from packio.datasets.pack_dataset import Hdf5Dataset as Hdf5Dataset
+    from packio.datasets.pack_dataset import LmdbDataset as LmdbDataset
+    from packio.datasets.pack_dataset import N5Dataset as N5Dataset
     from packio.datasets.pack_dataset import PackDataset as PackDataset
+    from packio.datasets.pack_dataset import PthDataset as PthDataset
+    from packio.datasets.pack_dataset import RecordIODataset as RecordIODataset
+    from packio.datasets.pack_dataset import TarDataset as TarDataset
+    from packio.datasets.pack_dataset import TFRecordDataset as TFRecordDataset
+    from packio.datasets.pack_dataset import ZarrDataset as ZarrDataset
     from packio.datasets.selecting import select as select
+    from packio.datasets.sizes import Bucket as Bucket
     from packio.errors import DecodeError as DecodeError
     from packio.errors import IntegrityError as IntegrityError
     from packio.errors import PackioError as PackioError

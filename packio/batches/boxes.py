@@ -22,11 +22,10 @@ LABELS = "box_labels"  # what datasets call the column "labels"
 def make(pack: Pack, framing: Framing, view: int) -> dict[str, list[torch.Tensor]]:
     """Move the boxes of some samples by one view of each; leave out boxes that are not seen.
 
-    Returns:
-        "boxes": (k, 4) float32 of each sample, clipped to what the view shows of the image. Each
-        column of the boxes by its name, (k,) int64 or float32; "box_labels" are the labels. A box
-        is dropped, with its value in every column, if nothing of it is left, if it has no width or
-        height, or if it is not finite.
+    Returns "boxes", (k, 4) float32 of each sample, clipped to what the view shows of the image, and
+    each column of the boxes by its name, (k,) int64 or float32; "box_labels" are the labels. A box
+    is dropped, with its value in every column, if nothing of it is left, if it has no width or
+    height, or if it is not finite.
     """
     rows = framing.rows
     if pack.index_file.is_far:
@@ -69,11 +68,7 @@ _MOVE = 9  # numbers that describe how a sample's boxes move, see `_moves`
 
 
 def _moves(placement: Placement, height: Integer, width: Integer) -> tuple[Real, ...]:
-    """How boxes move: whether x and y are swapped; then the four numbers of `_axis`, of x and y.
-
-    Args:
-        height, width: Of the stored images, pixels.
-    """
+    """How boxes of stored images move: whether x and y are swapped; `_axis` of x, and of y."""
     f, (swapped, across, upside_down) = placement.frame, turns(placement.orientation)
     upright_height = arithmetic.where(swapped, width, height)
     upright_width = arithmetic.where(swapped, height, width)
@@ -89,9 +84,8 @@ def _axis(
 ) -> tuple[Real, Real, Real, Real]:
     """Factor, shift, and the bounds of what is shown, along one axis: value * factor + shift.
 
-    Args:
-        frame: Start, length, length after resizing, start and length of the output, pixels.
-        length: Of the upright image, pixels.
+    The frame is its start, length, length after resizing, start and length of the output; all in
+    pixels, as is the length of the upright image.
     """
     where = arithmetic.where
     start, size, to, out_start, out = frame
@@ -106,14 +100,9 @@ def _axis(
 
 
 def moved(boxes: np.ndarray, moves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Move boxes, each its own way, and clip them.
+    """Move (M, 4) boxes, each by its (M, 9) `_moves`, and clip them.
 
-    Args:
-        boxes: (M, 4) XYXY.
-        moves: (M, 9), as `_moves` gives them.
-
-    Returns:
-        (M,) bool: which are left; (m, 4) float32: the boxes that are left.
+    Returns (M,) bool, which are left, and (m, 4) float32, the boxes that are left.
     """
     kept = np.isfinite(boxes).all(1) & (boxes[:, :2] < boxes[:, 2:]).all(1)
     swapped, axes = moves[kept, 0] != 0, moves[kept, 1:].reshape(-1, 2, 4)  # x, then y

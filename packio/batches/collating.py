@@ -14,13 +14,12 @@ from packio.errors import OptionError
 class Batch(list[Any]):
     """The samples of a batch, with the tensors they are views of.
 
-    Args:
-        columns: Makes what `collate` returns: a tuple, dict or single value of batched fields.
+    ``columns`` makes what `collate` returns: a tuple, dict or single value of batched fields.
     """
 
     def __init__(self, samples: Sequence[Any], columns: Callable[[], Any]) -> None:
         super().__init__(samples)
-        self._columns = columns
+        self.columns: Callable[[], Any] = columns
         self._samples = list(map(_copied, samples))
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -32,10 +31,6 @@ class Batch(list[Any]):
     def is_whole(self) -> bool:
         """Whether the list, and the values in its samples, are still the objects they were."""
         return len(self) == len(self._samples) and all(map(_is_same, self, self._samples))
-
-    def columns(self) -> Any:
-        """The batched fields."""
-        return self._columns()
 
 
 def _copied(sample: Any) -> Any:

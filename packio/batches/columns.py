@@ -1,4 +1,9 @@
-"""Columns: the values of one field of a batch, in one tensor where they are alike."""
+"""Columns: the values of one field of a batch, in one tensor where they are alike.
+
+Arrays of one shape and type, as latents, are each read into their place in the tensor of the batch.
+Parsing the header of every array, and stacking the arrays afterwards, would take as long as reading
+them: ``benchmarks/fields.py``.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +11,15 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from packio.errors import DecodeError, IntegrityError
 from packio.images import tensors
-from packio.packs.rows import RowList
+from packio.packs.opening import Pack
+from packio.packs.rows import Row, RowList
+from packio.sample import fields
+from packio.sample.record import Field
 from packio.system.threads import Threads, each
 
 _ALIGNED = 64  # bytes
@@ -18,16 +27,10 @@ FieldColumn = torch.Tensor | list[Any]  # (N, …), or N values
 
 
 class Made(NamedTuple):
-    """One field of a batch.
+    """One field of a batch."""
 
-    Attributes:
-        views: One column a view: (N, …), or a list of N values where sizes or types differ. A
-            field that no crop touches has a single column.
-        errors: Slot → what is wrong with that sample; its values mean nothing.
-    """
-
-    views: list[FieldColumn]
-    errors: dict[int, Exception]
+    views: list[FieldColumn]  # a column a view; a single one of a field that no crop touches
+    errors: dict[int, Exception]  # slot → what is wrong with that sample; its values mean nothing
 
 
 def make_each(
@@ -35,11 +38,8 @@ def make_each(
 ) -> dict[int, Exception]:
     """Call ``work`` with each slot, in the order in which the values lie in the files.
 
-    Args:
-        threads: Threads that work; None: this one.
-
-    Returns:
-        Slot → the DecodeError or IntegrityError that ``work`` raised.
+    Returns slot → the DecodeError or IntegrityError that ``work`` raised. Without threads this
+    thread works; here as everywhere in this folder.
     """
     errors: dict[int, Exception] = {}
 
@@ -61,12 +61,7 @@ def make(
     threads: Threads | None,
     but: Collection[int],
 ) -> Made:
-    """Make a field of a batch, one sample after the other.
-
-    Args:
-        one: Makes the values of the sample in a slot, one a view.
-        threads: Threads that work; None: this one.
-    """
+    """Make a field of a batch by ``one``, which makes a slot's values, one a view."""
     made: list[Sequence[Any]] = [()] * len(rows)
 
     def work(slot: int) -> None:
@@ -111,3 +106,58 @@ def apart(values: list[Any]) -> list[Any]:
         view = room[begin : begin + value.nbytes].view(value.dtype).view(value.shape)
         found[slot] = view.copy_(value)
     return found
+
+
+def read_value(pack: Pack, row: Row, name: str) -> Any:
+    """Read a field that no crop touches: a tensor, text or bytes; None if a sample has none.
+
+    An array of a type that torch does not have, as of text or dates, stays a NumPy array.
+    """
+    if row.offset < 0:
+        return None
+    data = pack.read(row, name)
+    with pack.naming(row, name):
+        value = fields.decode(Field(pack.fields[name], data))
+        return _as_tensor(value) if pack.fields[name] == "array" else value
+
+
+def _as_tensor(array: Any) -> Any:
+    """A NumPy array as a tensor of the same memory, if torch has its type."""
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    try:
+        return torch.from_numpy(array)
+    except TypeError:  # the type is none of torch's
+        return array
+
+
+def make_arrays(
+    pack: Pack, rows: RowList, name: str, threads: Threads | None, but: Collection[int]
+) -> Made | None:
+    """Make the arrays of a batch as one tensor (N, …). None if the arrays are not all alike."""
+    good = [slot for slot in range(len(rows)) if slot not in but]
+    if not good or len({rows[slot].length for slot in good}) > 1:
+        return None
+    if any(rows[slot].offset < 0 for slot in good):
+        return None
+    try:
+        first = pack.read(rows[good[0]], name)
+        header = fields.array_header(first)
+        like = _as_tensor(np.empty(0, header.dtype))
+    except (DecodeError, IntegrityError):  # it is told where each array is made alone
+        return None
+    if header.fortran or not header.dtype.isnative or not isinstance(like, torch.Tensor):
+        return None
+    batch = tensors.new_batch((len(rows), *header.shape), like.dtype)
+    flat = batch.view(len(rows), -1).numpy().view(np.uint8) if header.items else None
+    head, start, different = first[: header.start], header.start, list[int]()
+
+    def work(slot: int) -> None:
+        data = first if slot == good[0] else pack.read(rows[slot], name)
+        if data[:start] != head:
+            different.append(slot)
+        elif flat is not None:
+            flat[slot] = np.frombuffer(data, np.uint8, offset=start)
+
+    errors = make_each(rows, work, threads, but)
+    return None if different else Made([batch], errors)

@@ -82,10 +82,7 @@ def make(pack: Pack, framing: Framing, threads: Threads | None, device: torch.de
     """Make the images of some samples: as `packio.batches.images.make`, but on a device.
 
     Values are within 1 grey level of those that the processor makes of the same decoded pixels,
-    with either fidelity. Bad samples are black.
-
-    Args:
-        threads: Threads that read, and decode what the device does not; None: this one.
+    with either fidelity. Bad samples are black. Threads read, and decode what the device does not.
     """
     settings, rows = framing.settings, framing.rows
     samples: dict[int, _Job] = {}

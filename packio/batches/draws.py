@@ -43,14 +43,7 @@ def mix(*values: int) -> int:
 
 
 def mixes(*values: int | np.ndarray) -> np.ndarray:
-    """`mix` of many values at once.
-
-    Args:
-        values: Integers, and (n,) arrays of integers.
-
-    Returns:
-        (n,) uint64; (1,) if there is no array among the values.
-    """
+    """`mix` of integers and (n,) arrays of integers: (n,) uint64; (1,) if there is no array."""
     state = np.zeros(1, np.uint64)
     for value in values:
         number = np.uint64(value & _MASK) if isinstance(value, int) else value.astype(np.uint64)
@@ -68,44 +61,37 @@ def digest(indices: Sequence[int] | np.ndarray) -> int:
 
 
 class Drawn(int):
-    """An index that knows its place in an epoch. Anybody can use it as an int.
-
-    Attributes:
-        size: (height, width) in pixels that `packio.BucketCrop` makes of its batch; None: the
-            sampler says nothing of sizes.
-        course: The `packio.datasets.guesses.Course` that tells what comes after it; None: unknown.
-    """
+    """An index that knows its place in an epoch. Anybody can use it as an int."""
 
     epoch: int
     position: int
+    # (height, width) in pixels that `packio.BucketCrop` makes of its batch; None: of no sizes
     size: tuple[int, int] | None = None
+    # the `packio.datasets.lookahead.Course` that tells what comes after it; None: unknown
     course: Any = None
 
     def __new__(
-        cls, index: int, epoch: int, position: int, size: tuple[int, int] | None = None
-    ) -> Drawn:
+        cls, index: int, epoch: int, position: int, size: tuple[int, int] | None = None,
+        course: Any = None,
+    ) -> Drawn:  # fmt: skip
         """Make an index."""
         self = super().__new__(cls, index)
         self.epoch, self.position = epoch, position
         if size is not None:
             self.size = size
+        if course is not None:
+            self.course = course
         return self
 
     def __reduce__(self) -> tuple[object, ...]:
         known = int(self), self.epoch, self.position
-        if self.course is not None:
-            return _on_course, (*known, self.course)
-        return Drawn, known if self.size is None else (*known, self.size)
+        if self.size is None and self.course is None:
+            return Drawn, known
+        return Drawn, (*known, self.size, self.course)
 
     def moved(self, index: int) -> Drawn:
         """The same place with another index, as that of the same sample in a larger dataset."""
         return Drawn(index, self.epoch, self.position, self.size)
-
-
-def _on_course(index: int, epoch: int, position: int, course: Any) -> Drawn:
-    drawn = Drawn(index, epoch, position)
-    drawn.course = course
-    return drawn
 
 
 def size_of(batch: Sequence[Any] | np.ndarray) -> tuple[int, int] | None:
@@ -129,9 +115,7 @@ def size_of(batch: Sequence[Any] | np.ndarray) -> tuple[int, int] | None:
 def numbered(batch: Sequence[Any], epoch: int, first: int, step: int) -> list[Any]:
     """Give the indices of a foreign sampler's batch places in an epoch, as `Drawn` has them.
 
-    Args:
-        batch: Indices: ints, NumPy's or torch's. A batch that has something else in it, or
-            `Drawn`, stays as it is.
+    A batch that has something else in it than ints, or `Drawn`, stays as it is.
     """
     if any(isinstance(index, Drawn) for index in batch):
         return list(batch)
@@ -161,25 +145,18 @@ class Lane:
 def first_bits(keys: np.ndarray, count: int) -> np.ndarray:
     """The 53 bits of the first number that `uniforms` gives each of the first lanes.
 
-    Args:
-        keys: (K,) uint64.
-
-    Returns:
-        (K, count) uint64.
+    (K, count) uint64 of (K,) keys, uint64.
     """
     z = np.arange(count).astype(np.uint64) * _LANE_STEP + _STEPS[0] + keys[:, None]
     return _bits(z)
 
 
 def uniforms(key: int, lanes: np.ndarray, view: int, count: int) -> np.ndarray:
-    """Draw numbers for some lanes.
+    """Draw numbers for some lanes: (N, count) float64, uniform on [0, 1).
 
     Args:
         lanes: (N,) integers ≥ 0: slots in the batch, or positions in the epoch.
         view: Number of the crop, 0..VIEWS-1, if a sample is cropped several times.
-
-    Returns:
-        (N, count) float64, uniform on [0, 1).
     """
     start = np.uint64(key + view * LANE * _GAMMA & _MASK)
     z = (lanes.astype(np.uint64) * _LANE_STEP + start)[:, None] + _STEPS[:count]

@@ -31,25 +31,19 @@ _BY_POSITION = 0x706F73  # so that no batch of a foreign sampler draws the same
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How the samples of a batch are made.
+    """How the samples of a batch are made."""
 
-    Attributes:
-        views: A geometry for each view of a sample; None takes the image as it is.
-        decoder: Encoded bytes → pixels.
-        fields: Name → kind of each field that is made. The kind is that of the pack's field, or
-            "boxes" for the boxes and for each column of theirs.
-        scratch: Whether images are converted to another type afterwards. A worker then makes them
-            in memory of its own, not in memory that it shares.
-    """
-
-    views: tuple[Geometry | None, ...]
+    views: tuple[Geometry | None, ...]  # of a sample; None takes the image as it is
     hflip: float
     vflip: float
     decoder: Decoder
     exif_orientation: bool
     fast: bool = False
+    # name → kind: that of the pack's field; "boxes" of the boxes and of each column of theirs
     fields: Mapping[str, str] = dataclasses.field(default_factory=lambda: {IMAGE: "image"})
     ignore_index: int = 255
+    # Images are converted to another type afterwards: a worker makes them in memory of its own,
+    # not in memory that it shares.
     scratch: bool = False
 
     @property
@@ -83,14 +77,10 @@ class Settings:
 
 
 class Draw(NamedTuple):
-    """Where the random numbers of a batch come from.
-
-    Attributes:
-        lanes: (N,) of each slot.
-    """
+    """Where the random numbers of a batch come from."""
 
     key: int
-    lanes: np.ndarray
+    lanes: np.ndarray  # (N,) of each slot
     size: tuple[int, int] | None = None
 
 
@@ -102,13 +92,9 @@ def by_position(seed: int, epoch: int, positions: Sequence[int]) -> Draw:
 class Framing:
     """What the views of a batch take of the images of its samples, or of a further field.
 
-    For `FEW` or more samples it is computed in columns, for fewer sample by sample: an operation
-    takes NumPy 1 µs on a column of one number, Python 0.1 µs.
-
-    Args:
-        rows: The samples' values of the field; a sample may be there several times.
-        columns: For each view, a `Placement` of (N,) columns; empty in a framing of few samples.
-        each_placement: For each sample, one `Placement` a view; None: split the columns when asked.
+    For `FEW` or more samples it is computed in columns, a `Placement` of (N,) columns a view; for
+    fewer sample by sample, one `Placement` a view: an operation takes NumPy 1 µs on a column of one
+    number, Python 0.1 µs.
     """
 
     def __init__(
@@ -139,17 +125,20 @@ class Framing:
         return cls(settings, rows, _placements(settings, *size, orientation, drawn))
 
     def of(self, rows: RowList) -> Framing:
-        """The framing of further images of the same samples; see `placements_of_further`."""
+        """The framing of further images of the same samples; see `place_further`."""
         if not self.columns:
             triples = zip(self.each_placement, self.rows, rows, strict=True)
-            each_placement = [placements_of_further(self.settings, *triple) for triple in triples]
+            each_placement = [
+                place_further(self.settings, placements, size_of(image), size_of(further))
+                for placements, image, further in triples
+            ]
             return Framing(self.settings, rows, (), each_placement)
         size, further = (
             tuple(each.column(n) for n in ("height", "width", "orientation"))
             for each in (self.rows, rows)
         )
         return Framing(
-            self.settings, rows, _placements_of_further(self.settings, self.columns, size, further)
+            self.settings, rows, place_further(self.settings, self.columns, size, further)
         )
 
     @cached_property
@@ -163,15 +152,17 @@ class Framing:
         """What is needed of each sample's images, one a view."""
         rows = self.rows
         if not self.columns:
-            pairs = zip(rows, self.each_placement, strict=True)
-            return [needs_of_one(self.settings, row, placements) for row, placements in pairs]
+            return [
+                find_needs(self.settings, placements, row.height, row.width)
+                for row, placements in zip(rows, self.each_placement, strict=True)
+            ]
         return list(zip(*(frames.each(view, len(rows)) for view in self.needs), strict=True))
 
     @cached_property
     def needs(self) -> Sequence[Need]:
         """What the views need of the images, in columns; empty in a framing of few samples."""
         rows = self.rows
-        return _needs(self.settings, self.columns, rows.column("height"), rows.column("width"))
+        return find_needs(self.settings, self.columns, rows.column("height"), rows.column("width"))
 
 
 def placements_of_one(settings: Settings, row: Row, key: int, lane: int = 0) -> list[Placement]:
@@ -185,27 +176,22 @@ def placements_of_one(settings: Settings, row: Row, key: int, lane: int = 0) -> 
     return _placements(settings, height, width, orientation, drawn)
 
 
-def placements_of_further(
-    settings: Settings, placements: Sequence[Placement], image: Row, further: Row
-) -> list[Placement]:
-    """The placements of a further image of a single sample, one a view.
+def size_of(row: Row) -> tuple[int, int, int]:
+    """Height and width of a value as stored, and its orientation."""
+    return row.height, row.width, row.orientation
+
+
+def place_further(
+    settings: Settings, placements: Sequence[Placement], image: tuple[Integer, ...],
+    further: tuple[Integer, ...],
+) -> list[Placement]:  # fmt: skip
+    """The placements of a further image of one sample, or of N, one a view; sizes as `size_of`.
 
     A further image shows the same scene as the image of its sample. A crop takes the same part of
     both, and makes outputs of the same size; without a crop, the further image is taken whole. An
     Exif orientation of the further image turns it. Where it has none, it is stored in the same
     position as the image, and turned with the image, as masks are.
     """
-    size = image.height, image.width, image.orientation
-    return _placements_of_further(
-        settings, placements, size, (further.height, further.width, further.orientation)
-    )
-
-
-def _placements_of_further(
-    settings: Settings, placements: Sequence[Placement], image: tuple[Integer, ...],
-    further: tuple[Integer, ...],
-) -> list[Placement]:  # fmt: skip
-    """`placements_of_further` of numbers or columns: stored height and width, and orientation."""
     where = arithmetic.where
     own: Integer = 1
     turned: Integer = 1
@@ -230,20 +216,13 @@ def _upright(height: Integer, width: Integer, orientation: Integer) -> tuple[Int
     return arithmetic.larger(upright[0], 1), arithmetic.larger(upright[1], 1)
 
 
-def needs_of_one(settings: Settings, row: Row, placements: Sequence[Placement]) -> list[Need]:
-    """What is needed of a single sample's images, one a view."""
-    return _needs(settings, placements, row.height, row.width)
-
-
 def _placements(
     settings: Settings, height: Integer, width: Integer, orientation: Integer,
     drawn: Sequence[tuple[Uniforms, Uniforms]],
 ) -> list[Placement]:  # fmt: skip
-    """The placements of one sample, or of N, one a view.
+    """The placements of one sample, or of N, one a view, in upright images of some sizes.
 
-    Args:
-        height, width: Of the upright images, pixels.
-        drawn: For each view, the numbers of the flips and those of the geometry.
+    For each view, ``drawn`` are the numbers of the flips and those of the geometry.
     """
     placements = []
     for crop, (flips, own) in zip(settings.views, drawn, strict=True):
@@ -254,7 +233,7 @@ def _placements(
     return placements
 
 
-def _needs(
+def find_needs(
     settings: Settings, placements: Sequence[Placement], height: Integer, width: Integer
 ) -> list[Need]:
     """What is needed of the images of one sample, or of N, one a view."""

@@ -1,8 +1,13 @@
-"""The images of one field of a batch: read in file order, decoded in threads, into one tensor."""
+"""The images of one field of a batch: read in file order, decoded in threads, into one tensor.
+
+Under ``fidelity="fast"`` an output takes the smallest level of its image (`packio.pack`) that has
+at least 1.1 pixels for one of the output's, along both sides. Frames, masks and boxes do not
+change: they are those of the image.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +17,6 @@ from packio.batches import framing as framings
 from packio.batches import slices
 from packio.batches.columns import FieldColumn, Made, apart, make_each, together
 from packio.batches.framing import FLIPS, Draw, Framing, Settings
-from packio.batches.levels import Taken
 from packio.errors import DecodeError, IntegrityError, OptionError
 from packio.images import native, regions, tensors
 from packio.images.decoders import Decoder
@@ -22,6 +26,7 @@ from packio.packs import raw
 from packio.packs.opening import Pack
 from packio.packs.rows import Row, RowList
 from packio.sample.facts import Facts
+from packio.sample.levels import size_at
 from packio.sample.record import IMAGE
 from packio.system.threads import Threads, alone
 
@@ -31,6 +36,17 @@ _LITTLE = 10_000
 _SOME = 16  # images that are looked at
 _SIDES = ("image/height", "image/width")
 CHANNELS = {"RGB": 3, "GRAY": 1, "RGB_ALPHA": 4}  # UNCHANGED: as stored
+
+
+class Level(NamedTuple):
+    """A level that an output is made of."""
+
+    name: str
+    row: Row
+    need: Need
+
+
+Taken = Sequence[Level | None]  # one a view; None: the image itself
 
 
 class _Output(NamedTuple):
@@ -44,16 +60,10 @@ def make(
     pack: Pack, framing: Framing, threads: Threads | None, out: torch.Tensor | None = None,
     name: str = IMAGE, but: Collection[int] = (), levels: Sequence[Taken] | None = None,
 ) -> Made:  # fmt: skip
-    """Make the images of some samples.
+    """Make the images of some samples, of their levels as far as any are given.
 
-    Args:
-        threads: Threads that decode; None: this one.
-        out: Where the only view goes: (N, C, H, W) of the images' dtype, contiguous.
-        levels: For each sample, the levels that its views are made of; None: the images.
-
-    Returns:
-        For each view (N, C, H, W), or a list of N (C, H, W) where they may differ in size or type,
-        with None for a sample that lacks the field.
+    Returns for each view (N, C, H, W), in ``out`` if given, or a list of N (C, H, W) where they may
+    differ in size or type, with None for a sample that lacks the field.
     """
     settings, rows = framing.settings, framing.rows
     alike = settings.decoder.mode in CHANNELS and (name == IMAGE or _are_alike(rows))
@@ -192,18 +202,9 @@ def _made(
 
 
 def make_raw(
-    pack: Pack,
-    settings: Settings,
-    positions: np.ndarray,
-    draw: Draw,
-    out: torch.Tensor | None = None,
+    pack: Pack, settings: Settings, positions: np.ndarray, draw: Draw, out: torch.Tensor | None
 ) -> Made | None:
-    """Make a batch of raw pixels with one gather. None if an image is encoded or must be resized.
-
-    Args:
-        pack: Where the pixels are.
-        positions: (N,) samples, 0..len-1.
-    """
+    """Make a batch of raw pixels by one gather; None if an image is encoded or must be resized."""
     rows = pack.raw_rows
     if rows is None or not _is_as_decoded(rows.facts, settings.decoder):
         return None
@@ -261,3 +262,66 @@ def given_or_new(
             f"out={tuple(out.shape)} {out.dtype}: expected a contiguous tensor, {shape} {dtype}"
         )
     return out
+
+
+def uses_levels(pack: Pack, settings: Settings) -> bool:
+    """Tell whether any image may be made of a level."""
+    return settings.fast and bool(pack.levels) and IMAGE in settings.fields
+
+
+def take_levels(pack: Pack, framing: Framing) -> list[Taken] | None:
+    """The levels that each sample's views take; None if no level is used."""
+    settings, rows = framing.settings, framing.rows
+    if not uses_levels(pack, settings):
+        return None
+    positions = np.array([row.position for row in rows], np.int64)
+    columns = {d: pack.rows(positions, name) for d, name in pack.levels.items()}
+    each = zip(rows, framing.each_needs, *columns.values(), strict=True)
+    return [
+        _take_smallest(pack, settings, image, needs, dict(zip(columns, found, strict=True)))
+        for image, needs, *found in each
+    ]
+
+
+def _take_smallest(
+    pack: Pack, settings: Settings, image: Row, needs: Sequence[Need], found: Mapping[int, Row]
+) -> Taken:
+    if image.height * image.width > settings.decoder.max_pixels:
+        return [None] * len(needs)  # decoding the image will say so
+    there = {d: row for d, row in found.items() if _is_level(row, image, d)}
+    divisors = [regions.smallest(need, there) for need in needs]
+    return [
+        None if d is None else Level(pack.levels[d], there[d], need._replace(level=d))
+        for d, need in zip(divisors, needs, strict=True)
+    ]
+
+
+def _is_level(row: Row, image: Row, divisor: int) -> bool:
+    """Whether a value can be a level of an image."""
+    size = size_at(image.height, image.width, divisor)
+    return row.offset >= 0 and row.encoding == "jpeg" and (row.height, row.width) == size
+
+
+def rows_read(rows: RowList, each: Sequence[Taken] | None) -> dict[str, RowList]:
+    """Name of a field → rows of the values that are read to make images."""
+    if each is None:
+        return {IMAGE: rows}
+    found: dict[str, RowList] = {
+        IMAGE: RowList(row for row, taken in zip(rows, each, strict=True) if None in taken)
+    }
+    for taken in each:
+        for level in {level.name: level for level in taken if level is not None}.values():
+            found.setdefault(level.name, RowList([])).append(level.row)
+    return found
+
+
+def rows_expected(
+    pack: Pack, settings: Settings, rows: RowList, draw: Draw | None
+) -> dict[str, RowList]:
+    """As `rows_read`, of samples that are not framed yet; nothing if their draw is not known."""
+    if not uses_levels(pack, settings):
+        return {IMAGE: rows}
+    if draw is None:
+        return {}
+    framed = Framing.drawn(settings.sized(draw.size), rows, draw)
+    return rows_read(rows, take_levels(pack, framed))

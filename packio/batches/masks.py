@@ -32,17 +32,11 @@ _OF_IDS = frozenset({png.GRAY, png.PALETTE})  # colour types
 
 
 def decode(data: bytes, size: tuple[int, int]) -> np.ndarray:
-    """Decode a mask; palettes are ignored.
+    """Decode a mask of a size in pixels to (H, W) class ids; palettes are ignored.
 
-    `packio.images.png` decodes plain PNGs of 8 bits, in a third of Pillow's time
-    (``benchmarks/png.py``); Pillow decodes all other masks.
-
-    Args:
-        data: The encoded bytes.
-        size: (height, width) that the mask has to have, pixels.
-
-    Returns:
-        (H, W) class ids: uint8, or int32 if ids have more than 8 bits. One-bit masks give 0 and 1.
+    uint8, or int32 if ids have more than 8 bits; one-bit masks give 0 and 1. `packio.images.png`
+    decodes plain PNGs of 8 bits, in a third of Pillow's time (``benchmarks/png.py``); Pillow
+    decodes all other masks.
     """
     ids = png.decode(data, _OF_IDS, size)
     if ids is not None:
@@ -69,11 +63,7 @@ def _check(image: Image.Image, size: tuple[int, int]) -> None:
 
 
 def render(ids: np.ndarray, placement: Placement, ignore_index: int, out: np.ndarray) -> None:
-    """Take the ids that a view shows.
-
-    Args:
-        ids: (H, W), as stored.
-    """
+    """Take the ids that a view shows, of (H, W) as stored."""
     f = placement.frame
     upright = oriented(ids[:, :, None], placement.orientation)[:, :, 0]
     y, rows = _axis(f.top, f.height, f.to_height, f.out_top, f.out_height, mirrored=placement.vflip)
@@ -101,14 +91,9 @@ def make(
     pack: Pack, framing: Framing, rows: RowList, name: str, threads: Threads | None,
     but: Collection[int] = (),
 ) -> Made:  # fmt: skip
-    """Make the masks of some samples.
+    """Make the masks of some samples: for each view (N, H, W), or N (H, W) that differ in size.
 
-    Args:
-        threads: Threads that decode; None: this one.
-
-    Returns:
-        For each view (N, H, W), or a list of N (H, W) where they differ in size; uint8, or int32
-        if an id or the border needs it.
+    uint8, or int32 if an id or the border needs it.
     """
     settings, images, each_placement = framing.settings, framing.rows, framing.each_placement
 
@@ -149,7 +134,10 @@ def make_one(
     narrow = np.uint8 if 0 <= settings.ignore_index < 1 << 8 else np.int32
     made = []
     with pack.naming(row, name):
-        ids = _decoded(data, settings, image)
+        if data and image.height * image.width > settings.decoder.max_pixels:
+            most = settings.decoder.max_pixels
+            raise LimitError(f"{image.width}x{image.height} pixels, the limit is {most:,}")
+        ids = decode(data, (image.height, image.width)) if data else None
         for placement in placements:
             shape = placement.frame.out_height, placement.frame.out_width
             if ids is None:
@@ -159,14 +147,3 @@ def make_one(
                 render(ids, placement, settings.ignore_index, out)
             made.append(torch.from_numpy(out))
     return made
-
-
-def _decoded(data: bytes, settings: Settings, image: Row) -> np.ndarray | None:
-    """Class ids as stored; None where the mask is empty."""
-    if not data:
-        return None
-    if image.height * image.width > settings.decoder.max_pixels:
-        raise LimitError(
-            f"{image.width}x{image.height} pixels, the limit is {settings.decoder.max_pixels:,}"
-        )
-    return decode(data, (image.height, image.width))

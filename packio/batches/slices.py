@@ -43,15 +43,10 @@ def make(
     batches: Sequence[torch.Tensor], points: Sequence[bytes], but: Collection[int],
     make_one: Callable[[int], None],
 ) -> dict[int, Exception]:  # fmt: skip
-    """Make the images of a batch, slice by slice.
+    """Make the images of a batch, slice by slice, each view in (N, C, H, W) uint8, contiguous.
 
-    Args:
-        threads: Threads that work; None: this one.
-        batches: Where each view goes, (N, C, H, W) uint8, contiguous.
-        make_one: Makes the sample in a slot, if the core has not made it.
-
-    Returns:
-        Slot → the DecodeError or IntegrityError that ``make_one`` raised.
+    ``make_one`` makes the sample in a slot that the core has not made. Returns slot → the
+    DecodeError or IntegrityError that it raised.
     """
     order = np.array(framing.rows.file_order(), np.int32)
     if but:

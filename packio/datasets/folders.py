@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from packio import __version__, registry
+from packio.datasets.pack_dataset import PackDataset, describe_arguments
 from packio.errors import BadImagesError, CannotCreateError, PackioError
 from packio.images import encodings
 from packio.index import columns as made
@@ -29,6 +31,7 @@ from packio.index import indexfile
 from packio.index.indexfile import INDEX_SUFFIX, OF_PIXELS, OF_VALUES, Index
 from packio.packing.publish.assembly import deep_pixels
 from packio.packing.run.reading import Read, read_ahead
+from packio.packs import opening
 from packio.sample.record import IMAGE
 from packio.sources import Context, Listing, listed
 from packio.system import cache, locks
@@ -48,7 +51,34 @@ _DTYPES = {
 _Bad = tuple[bytes, str]  # key, reason
 
 
-def located(path: str | os.PathLike[str], *, skip: bool) -> tuple[Path, Path]:
+class FolderDataset(PackDataset):
+    """Images of a folder that is not packed, laid out as for torchvision's ImageFolder.
+
+    The first opening reads every file once, in threads, for its header and checksum. The result is
+    kept in the user's cache (``$PACKIO_CACHE_DIR``, or ``~/.cache/packio``); nothing is written
+    beside the images. A later opening looks at the size and modification time of each file, and
+    reads the files that have changed. It raises SourceError if there is no folder of class folders,
+    BadImagesError if images cannot be read (on_error="skip" leaves them out, with a warning), and
+    CannotCreateError if the cache cannot be written.
+
+    Gives the same tensors and draws as a pack of the same folder. Each read opens and closes a
+    file. That takes little time beside decoding if the files are in memory; on disks and network
+    storage it takes the time that they need to open a file.
+    """
+
+    format: str = "folder"
+
+    def _opened(self, path: str | os.PathLike[str], access: str | None) -> opening.Pack:
+        skip = self._options["on_error"] == "skip"
+        found = index_folder(path, skip=skip)
+        again = functools.partial(index_folder, absolute(path), skip=skip)
+        return opening.Pack(path, access=access, located=found, again=again)
+
+
+describe_arguments(FolderDataset)
+
+
+def index_folder(path: str | os.PathLike[str], *, skip: bool) -> tuple[Path, Path]:
     """Index an image folder, or find its index in the cache; write nothing beside the files."""
     root = absolute(path)
     source = registry.load("sources", "image_folder")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import warnings
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,9 +11,9 @@ import torch
 from packio.batches import images, samples
 from packio.batches.framing import Draw, Settings
 from packio.batches.samples import MadeSamples
-from packio.datasets import outputs
+from packio.datasets import fields
 from packio.datasets.options import FLOATS
-from packio.datasets.tally import Tally
+from packio.datasets.shared_state import Tally
 from packio.errors import DecodeError
 from packio.packs.opening import Pack
 from packio.packs.rows import Row
@@ -66,12 +64,7 @@ class Maker:
         self, positions: np.ndarray, draw: Draw, threads: Threads | None,
         out: torch.Tensor | None = None, device: torch.device | None = None,
     ) -> MadeSamples:  # fmt: skip
-        """Make the samples of a batch; bad samples are among them.
-
-        Args:
-            positions: (N,) in the pack.
-            out: Where the images go, of the dtype asked for.
-        """
+        """Make samples at (N,) positions of the pack; images go to ``out``; bad ones are there."""
         if not self.settings.fields:
             return MadeSamples({}, {})
         given = None if self._dtype in FLOATS else out
@@ -85,7 +78,7 @@ class Maker:
         for name in self._images if self._dtype in FLOATS else ():
             into = out if name == IMAGE else None
             views = made.columns[name]
-            made.columns[name] = [outputs.scaled(view, self._dtype, into) for view in views]
+            made.columns[name] = [fields.scaled(view, self._dtype, into) for view in views]
         return made
 
     def _check_pillow_holds(self, made: MadeSamples, positions: np.ndarray) -> None:
@@ -100,7 +93,7 @@ class Maker:
                         continue
                     try:
                         with self.pack.naming(self.pack.row(positions.item(slot), name), name):
-                            outputs.values("image", [image], "pil")
+                            fields.values("image", [image], "pil")
                     except DecodeError as error:
                         made.errors[slot] = error
 
@@ -121,36 +114,14 @@ class Maker:
             self._count(*before)
         if self._dtype in FLOATS:
             for name in self._images:
-                made[name] = [outputs.scaled(view, self._dtype) for view in made[name]]
+                made[name] = [fields.scaled(view, self._dtype) for view in made[name]]
         if self._output == "tensor":
             return made
         kinds = self.settings.fields
         with self.pack.naming(row):
             return {
-                n: [outputs.values(kinds[n], [v], self._output)[0] for v in made[n]] for n in made
+                n: [fields.values(kinds[n], [v], self._output)[0] for v in made[n]] for n in made
             }
-
-    def replace(self, made: MadeSamples, positions: np.ndarray) -> np.ndarray:
-        """Put a good sample of the batch in the place of each bad one; count and report it.
-
-        Returns:
-            The positions of the samples that are there now.
-        """
-        errors = made.errors
-        if not errors:
-            return positions
-        if not self.skip or len(errors) == len(positions):
-            raise errors[min(errors)]
-        source = samples.replace(made)
-        self.report([error for _, error in sorted(errors.items())])
-        replaced: np.ndarray = positions[source]
-        return replaced
-
-    def report(self, errors: Sequence[Exception]) -> None:
-        """Warn that samples of a batch have been replaced, and count them."""
-        for error in errors:
-            warnings.warn(f"replaced by another sample of its batch: {error}", stacklevel=6)
-        self.tally.count(replaced=len(errors))
 
     def _count(self, fallbacks: int, declined: tuple[int, ...]) -> None:
         """Add to the tally what has come since there were so many."""

@@ -1,7 +1,8 @@
-"""Options of datasets: which values are allowed, and which options exclude each other."""
+"""Options of datasets: which are allowed and which exclude each other; described for states."""
 
 from __future__ import annotations
 
+import dataclasses
 import numbers
 import os
 from collections.abc import Container, Mapping, Sequence
@@ -11,14 +12,16 @@ import torch
 
 from packio.batches import draws
 from packio.errors import OptionError
-from packio.images import regions
+from packio.images import bucketing, geometry, regions
 from packio.images.accepting import accepted
+from packio.images.geometry import Geometry
 from packio.packs.opening import Pack
 from packio.storage import urls
 from packio.system.signatures import BY_POSITION
 
 OUTPUTS = ("tensor", "numpy", "pil")
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+_SHOWN = ("hflip", "vflip", "fidelity", "mode", "exif_orientation", "split")  # in descriptions
 SETTABLE = ("transform", "target_transform", "transforms", "seed")  # of options, later on
 
 _INSTEAD_OF_LOADER = (
@@ -61,7 +64,7 @@ def check_settable(dataset: object, name: str, names: Container[str]) -> None:
     )
 
 
-def checked(options: Mapping[str, Any]) -> dict[str, Any]:
+def check(options: Mapping[str, Any]) -> dict[str, Any]:
     """Check a dataset's options by themselves, without its pack.
 
     Returns:
@@ -172,3 +175,56 @@ def _check_transforms(options: Mapping[str, Any]) -> None:
     for name in ("transform", "target_transform", "views"):
         if options[name] is not None:
             raise OptionError(f"transforms= and {name}= exclude each other")
+
+
+def describe(options: Mapping[str, Any], digest: str, samples: int) -> dict[str, Any]:
+    """Describe what a dataset of a pack shows, as plain numbers and text; for states of loaders.
+
+    A description fits ``torch.save`` and JSON, and is read without packio. A dataset that takes the
+    same crops of a pack can be made of it.
+    """
+    views = options["views"]
+    return {
+        "digest": digest,
+        "samples": samples,
+        **{name: options[name] for name in _SHOWN},
+        "crop": _describe_crop(options["crop"]),
+        "views": None if views is None else [_describe_crop(view) for view in views],
+    }
+
+
+def _describe_crop(crop: Any) -> dict[str, Any] | None:
+    if crop is None:
+        return None
+    names = [field.name for field in getattr(crop, "__dataclass_fields__", {}).values()]
+    values = {name: getattr(crop, name) for name in names}
+    plain = {n: list(v) if isinstance(v, tuple) else v for n, v in values.items()}
+    return {"name": type(crop).__name__, **plain}
+
+
+def options_of(description: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a dataset that takes the same crops; see `describe`."""
+    views = description.get("views")
+    found = {name: description[name] for name in _SHOWN if name in description}
+    if views is not None:
+        return {**found, "views": [_crop_of(view) for view in views]}
+    return {**found, "crop": _crop_of(description.get("crop"))}
+
+
+def _crop_of(values: Mapping[str, Any] | None) -> Geometry | None:
+    if values is None:
+        return None
+    name = values.get("name")
+    kind = next((vars(m)[name] for m in (geometry, bucketing) if name in vars(m)), None)
+    given = {n: tuple(v) if isinstance(v, list) else v for n, v in values.items() if n != "name"}
+    try:
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            made = kind(**given)
+            if isinstance(made, Geometry):
+                return made
+    except TypeError:  # another version's arguments
+        pass
+    raise OptionError(
+        f"crop={name}: the state was made with a crop that packio does not know; hand the dataset "
+        "over in Python, or say a crop"
+    )

@@ -6,26 +6,21 @@ import copy
 import inspect
 import os
 from collections.abc import Callable, Container, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
+import numpy as np
 import torch
 
 from packio.batches.framing import Draw, Settings
-from packio.batches.samples import SEEN
-from packio.datasets import describing, options
-from packio.datasets import fields as sample_fields
-from packio.datasets.batching import Gathered
-from packio.datasets.drawn import Origin
-from packio.datasets.fields import Spec
-from packio.datasets.guesses import Guesses
+from packio.batches.samples import SEEN, MadeSamples
+from packio.datasets import options, selecting, selection
+from packio.datasets.dataset import Dataset
+from packio.datasets.fields import Outputs, Spec, fields_of_pack
+from packio.datasets.lookahead import Guesses
 from packio.datasets.making import Maker
-from packio.datasets.outputs import Outputs
-from packio.datasets.pack_part import PackPart
-from packio.datasets.positions import Positions, checked
-from packio.datasets.tally import Seed, Tally
-from packio.datasets.targets import Targets
-from packio.datasets.transforms import to_sample, warn_of_moves
-from packio.errors import KeyNotFoundError, OptionError, TransformError
+from packio.datasets.shared_state import Positions, Seed, Tally, Targets
+from packio.datasets.transforms import warn_of_moves
+from packio.errors import KeyNotFoundError, OptionError
 from packio.images.decoders import MAX_PIXELS, Decoder
 from packio.images.geometry import Geometry
 from packio.packs import local_copy as copies
@@ -34,13 +29,10 @@ from packio.packs.rows import Row
 from packio.storage.ram import RamCache
 from packio.system import signatures, workers
 
-if TYPE_CHECKING:
-    import numpy as np
-
 Self = TypeVar("Self", bound="PackDataset")
 
 
-class PackDataset(PackPart):
+class PackDataset(Dataset):
     """Samples of a pack, decoded, cropped and flipped.
 
     ``ds[i]`` is one sample. A DataLoader asks for whole batches (``__getitems__``). They are read
@@ -187,7 +179,7 @@ class PackDataset(PackPart):
     ) -> None:
         given = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
         is_new = "_options" not in vars(self)  # and no copy that `with_options` makes
-        self._options = options.checked(given)
+        self._options = options.check(given)
         if is_new:
             self._check_class()
         if isinstance(path, opening.Pack):
@@ -198,7 +190,9 @@ class PackDataset(PackPart):
             self.pack = copies.open_copy(self.pack, local_copy, local_bytes)
         if cache is not None:
             self.pack.keep_in_ram(cache_bytes)
-        self._chosen = None if split is None else Positions(self.pack.split(split))
+        self._chosen: Positions | None = None  # all of the pack
+        if split is not None:
+            self._chosen = Positions(self.pack.split(split))
         self._targets: Targets | None = None  # a copy, made when asked for
         self._samples_told: tuple[tuple[str, Any], ...] | None = None
         self._is_part = False  # whether of what was chosen only some are left
@@ -207,7 +201,7 @@ class PackDataset(PackPart):
         self.transform = transform
         self.target_transform: Callable[[Any], Any] | None = target_transform
         self.transforms: Callable[[Any, Any], Any] | None = transforms
-        self._fields = sample_fields.of_pack(fields, self.pack)
+        self._fields = fields_of_pack(fields, self.pack)
         warn_of_moves(transform, self._fields.kinds)
         settings = Settings(
             self._options["views"] or (self._options["crop"],), hflip, vflip,
@@ -218,6 +212,7 @@ class PackDataset(PackPart):
             self.pack, settings, output=output, dtype=dtype, threads=threads,
             skip=on_error == "skip",
         )  # fmt: skip
+        self._is_random = settings.is_random
         self._several = views is not None
         self._outputs = Outputs(self.pack, self._fields, output, several=self._several)
         self._seed = Seed(seed)
@@ -236,26 +231,22 @@ class PackDataset(PackPart):
                 "packio.PackDataset reads any format"
             )
 
+    def __len__(self) -> int:
+        return len(self.pack) if self._chosen is None else len(self._chosen.array)
+
     def __repr__(self) -> str:
         shown = {k: v for k, v in self._options.items() if k != "path" and v is not None}
         options = "".join(f", {k}={v!r}" for k, v in shown.items() if v != _DEFAULTS.get(k))
         part = f"[{len(self)} of {len(self.pack)} samples]" if self._is_part else ""
         return f"{type(self).__name__}({str(self.pack.path)!r}{options}){part}"
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), **_FORGOTTEN}
+
     @property
     def options(self) -> dict[str, Any]:
         """All arguments, by name, as given."""
         return dict(self._options)
-
-    @property
-    def description(self) -> dict[str, Any]:
-        """What is shown of the samples, as plain numbers and text; for states of `Loader`."""
-        told = describing.described(self._options, self.pack.digest, len(self))
-        return {"seeded": self.seeded, "part": self._is_part, "parts": [told]}
-
-    def _origin(self, index: int) -> Origin:
-        (position,) = self._positions(checked(len(self), [index])).tolist()
-        return Origin(self.pack, self.pack.row(position), self._maker.settings, self._several)
 
     @property
     def classes(self) -> list[str]:
@@ -284,16 +275,6 @@ class PackDataset(PackPart):
         return self._samples_told
 
     imgs = samples  # ImageFolder's other name of it
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), **_FORGOTTEN}
-
-    @property
-    def _option_names(self) -> Container[str]:
-        return cast("Container[str]", vars(self).get("_options", ()))
-
-    def _begin_epoch(self, epoch: int) -> None:
-        self._tally.epoch = epoch
 
     @property
     def ram(self) -> RamCache | None:
@@ -345,6 +326,40 @@ class PackDataset(PackPart):
             own.update(_chosen=self._chosen, _is_part=True)
         return made
 
+    def save_selection(
+        self, out: str | os.PathLike[str], *, overwrite: bool = False
+    ) -> selecting.SelectionReport:
+        """Save which samples these are: a small file that opens as a pack of them.
+
+        The samples are then in the order of the pack; see `packio.select`.
+
+        Args:
+            out: The selection to write, as ``cats.selection``.
+            overwrite: Replace a selection.
+
+        Raises:
+            OptionError: a sample is in the dataset twice, or the dataset is empty or a folder.
+            OutputExistsError: ``out`` exists.
+            CannotCreateError: it cannot be written.
+        """
+        return selecting.save(self.pack, self._chosen_positions(), out, overwrite=overwrite)
+
+    @property
+    def _parts(self) -> tuple[PackDataset]:
+        return (self,)
+
+    @property
+    def _option_names(self) -> Container[str]:
+        return cast("Container[str]", vars(self).get("_options", ()))
+
+    @property
+    def _name(self) -> object:
+        return self.pack.path
+
+    @property
+    def _is_plain(self) -> bool:
+        return self.transform is None and self.target_transform is None and self.transforms is None
+
     def _part(self: Self, indices: np.ndarray) -> Self:
         made = copy.copy(self)
         chosen = Positions(self._positions(indices))
@@ -352,14 +367,46 @@ class PackDataset(PackPart):
         vars(made)["_maker"] = self._maker.copied()
         return made
 
+    def _of_table(self, table: Any) -> np.ndarray:
+        chosen = None if self._chosen is None else self._chosen.array
+        return selection.of_table(table, self.pack, chosen)
+
+    def _chosen_positions(self) -> np.ndarray:
+        """Positions of all samples in the pack."""
+        return np.arange(len(self.pack)) if self._chosen is None else self._chosen.array
+
+    def _positions(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Positions in the pack of some samples."""
+        if self._chosen is None:
+            return self.pack.positions(indices)
+        wanted, size = np.asarray(indices, np.int64), len(self)
+        for index in wanted[(wanted < -size) | (wanted >= size)]:
+            raise self._out_of_range(index)
+        chosen: np.ndarray = self._chosen.array[wanted]
+        return chosen
+
+    def _out_of_range(self, index: int) -> IndexError:
+        return IndexError(
+            f"index {index} is out of range: {len(self)} samples of {self.pack.path} are selected; "
+            "a sampler must be made of the same selection"
+        )
+
+    def _locate(self, indices: Sequence[int] | np.ndarray) -> tuple[None, np.ndarray]:
+        return None, self._positions(indices)
+
+    def _make(
+        self, owners: np.ndarray | None, positions: np.ndarray, draw: Draw,
+        out: torch.Tensor | None, device: torch.device | None,
+    ) -> MadeSamples:  # fmt: skip
+        return self._maker.make(positions, draw, self._maker.threads(), out, device)
+
+    # A batch of one would take twice as many calls of Python.
+
     def _sample(self, index: int) -> Any:
         position = index
         if self._chosen is not None:
             if not -len(self) <= index < len(self):
-                raise IndexError(
-                    f"index {index} is out of range: {len(self)} samples of {self._name} are "
-                    "selected; a sampler must be made of the same selection"
-                )
+                raise self._out_of_range(index)
             position = self._chosen.array.item(index)
         return self._one(self.pack.row(position), index)
 
@@ -382,53 +429,71 @@ class PackDataset(PackPart):
             else:
                 values[name] = self.pack.split_of(row.position)
         if not self._is_plain:
-            values = self._transformed(values, row.position)
+            values = self._transformed(values, row.position, 0)
         return self._fields.assemble(values)
-
-    def _gathered(
-        self, indices: Sequence[int] | np.ndarray, draw: Draw, out: torch.Tensor | None,
-        device: torch.device | None,
-    ) -> Gathered:  # fmt: skip
-        positions = self._positions(indices)
-        made = self._maker.make(positions, draw, self._maker.threads(), out, device)
-        return Gathered(made.columns, self._maker.replace(made, positions))
-
-    @property
-    def looks_ahead(self) -> bool:
-        """Whether batches that tell the next ones are made sooner: for `Loader`."""
-        return self.pack.looks_ahead
-
-    def _expect(self, batches: Sequence[Sequence[int]], *, anew: bool) -> None:
-        if anew:
-            self.pack.forget()
-        for indices in batches:
-            self._maker.expect(self._positions(indices), self._known_draw(indices))
-
-    @property
-    def _tallies(self) -> list[Tally]:
-        return [self._maker.tally]
-
-    @property
-    def _tally(self) -> Tally:
-        return self._maker.tally
-
-    @property
-    def _is_plain(self) -> bool:
-        return self.transform is None and self.target_transform is None and self.transforms is None
-
-    @property
-    def _is_random(self) -> bool:
-        return self._maker.is_random
-
-    def _transformed(self, values: dict[str, Any], position: int, owner: int = 0) -> dict[str, Any]:
-        try:
-            return to_sample(
-                values, self._fields.kinds, self.transforms, self.transform, self.target_transform
-            )
-        except TransformError as error:
-            where = f"{self.pack.path}, sample {position} ({self.pack.key(position)!r})"
-            raise TransformError(f"{where}: {error}") from error.__cause__
 
 
 _FORGOTTEN = {"_targets": None, "_samples_told": None}  # by copies: made when asked for
 _DEFAULTS = {p.name: p.default for p in inspect.signature(PackDataset).parameters.values()}
+
+
+def describe_arguments(kind: type[PackDataset]) -> None:
+    """Give a class, after its own docstring, the description of the arguments of `PackDataset`."""
+    if kind.__doc__ and PackDataset.__doc__:  # python -OO has no docstrings
+        _, _, arguments = PackDataset.__doc__.partition("\n")
+        kind.__doc__ = f"{kind.__doc__.rstrip()}\n{arguments}"
+
+
+# A class statement each, and no factory: users' annotations name these classes.
+
+
+class Hdf5Dataset(PackDataset):
+    """Samples of an HDF5 pack."""
+
+    format: str = "hdf5"
+
+
+class LmdbDataset(PackDataset):
+    """Samples of an LMDB pack."""
+
+    format: str = "lmdb"
+
+
+class N5Dataset(PackDataset):
+    """Samples of an N5 pack."""
+
+    format: str = "n5"
+
+
+class PthDataset(PackDataset):
+    """Samples of a pack of .pth shards."""
+
+    format: str = "pth"
+
+
+class RecordIODataset(PackDataset):
+    """Samples of a RecordIO pack."""
+
+    format: str = "recordio"
+
+
+class TFRecordDataset(PackDataset):
+    """Samples of a TFRecord pack."""
+
+    format: str = "tfrecord"
+
+
+class TarDataset(PackDataset):
+    """Samples of a pack of WebDataset tars."""
+
+    format: str = "tar"
+
+
+class ZarrDataset(PackDataset):
+    """Samples of a Zarr pack."""
+
+    format: str = "zarr"
+
+
+for _kind in PackDataset.__subclasses__():
+    describe_arguments(_kind)

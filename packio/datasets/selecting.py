@@ -97,11 +97,7 @@ def save(
     pack: opening.Pack, positions: np.ndarray, out: str | os.PathLike[str], *,
     expression: str | None = None, overwrite: bool = False,
 ) -> SelectionReport:  # fmt: skip
-    """Save samples at some positions of a pack as a selection.
-
-    Args:
-        positions: (n,) int64; in any order, which is not kept.
-    """
+    """Save samples at (n,) positions of a pack, in any order, which is not kept, as a selection."""
     if isinstance(pack.storage, FolderStore):
         raise OptionError(
             f"{pack.path}: an image folder; a selection is of a pack: packio pack makes one"

@@ -1,9 +1,10 @@
-"""Choose samples of a pack by class, key or metadata."""
+"""Choose samples: by class, key or metadata, by a table that names them, or by indices."""
 
 from __future__ import annotations
 
 import difflib
 import fnmatch
+import functools
 import json
 import operator
 import os
@@ -12,12 +13,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+import torch
 
+from packio import registry
 from packio.errors import KeyNotFoundError, OptionError
 from packio.packs import opening
+from packio.packs.querying import keys
+from packio.packs.querying.columns import EXTRA
 
 _CHUNK = 4096  # samples whose index rows are read at a time
 _TEXTS = 1 << 16  # samples whose keys or metadata are read at a time
+
+_POSITIONS = ("index", "position")  # names of a column of positions
+_KEYS = ("key_bytes", "key")  # names of a column of keys
+# What turns a table into one of Arrow: a method of Polars and DuckDB. All others go by the Arrow
+# PyCapsule interface, https://arrow.apache.org/docs/format/CDataInterface/PyCapsuleInterface.html
+_METHODS = ("to_arrow_table", "to_arrow")
+_CAPSULES = ("__arrow_c_stream__", "__arrow_c_array__")
 
 Labels = str | int | Iterable[str | int]  # class names, indices
 Keys = str | bytes | Iterable[str | bytes]  # keys, globs
@@ -27,21 +39,16 @@ _Sought = tuple[opening.Pack, np.ndarray]  # (N,) bool: the samples that may sti
 def selected(
     pack: opening.Pack, classes: Iterable[str] | None = None, split: str | None = None
 ) -> Iterator[np.ndarray]:
-    """Go through the indices of a pack, or of some of its classes, in chunks of at most 4,096.
+    """Go through the indices of some classes and of a split, in chunks of at most 4,096.
 
-    Args:
-        classes: Names of classes; None takes all samples. In a pack with vectors as labels, a
-            sample is of every class whose entry is above 0.
-        split: Name of a split; None takes all samples.
-
-    Returns:
-        An iterator of (n,) int64 arrays, n > 0, ascending.
+    (n,) int64 each, n > 0, ascending. None takes all samples. In a pack with vectors as labels, a
+    sample is of every class whose entry is above 0.
     """
     wanted = None if classes is None else [class_index(pack, name) for name in classes]
-    return _chunks(pack, wanted, None if split is None else pack.split(split))
+    return _select_chunks(pack, wanted, None if split is None else pack.split(split))
 
 
-def _chunks(
+def _select_chunks(
     pack: opening.Pack, wanted: list[int] | None, positions: np.ndarray | None
 ) -> Iterator[np.ndarray]:
     count = len(pack) if positions is None else len(positions)
@@ -82,32 +89,17 @@ def no_class(name: str, names: Sequence[str], where: object) -> OptionError:
 
 
 class Searched(NamedTuple):
-    """Samples of a pack that are searched.
-
-    Attributes:
-        positions: (n,) int64, in any order.
-    """
+    """Samples of a pack that are searched."""
 
     pack: opening.Pack
-    positions: np.ndarray
-    label: Labels | None
+    positions: np.ndarray  # (n,) int64, in any order
+    label: Labels | None  # names or numbers of classes; none of an empty list, None: any
 
 
 def matching(
     parts: Sequence[Searched], key: Keys | None, meta: Mapping[str, Any]
 ) -> list[np.ndarray]:
-    """Find the samples that match all conditions that are given.
-
-    Args:
-        parts: Of one pack or of several. A sample matches if it is of one of the part's classes,
-            given by name or number; an empty list of classes matches nothing, None everything.
-        key: Globs (`fnmatch.fnmatchcase`) or keys; a sample matches if it has one of them.
-        meta: Name → the value that a sample has to have, or a function that tells whether a value
-            matches. The value of a sample that has no such name is None.
-
-    Returns:
-        For each part, (n,) bool.
-    """
+    """Tell which samples match all conditions that `Dataset.where` has: (n,) bool of each part."""
     sought = []
     for pack, positions, label in parts:
         rows = np.zeros(len(pack), bool)
@@ -215,7 +207,7 @@ def _keep_meta(sought: Sequence[_Sought], meta: Mapping[str, Any]) -> None:
             "label= or key="
         )
     seen: set[str] = set()
-    tests = {name: v if callable(v) else _equals(v) for name, v in meta.items()}
+    tests = {n: v if callable(v) else functools.partial(operator.eq, v) for n, v in meta.items()}
 
     def test(data: list[bytes]) -> list[bool]:
         text = b"[" + b",".join(data) + b"]"
@@ -243,18 +235,10 @@ def _paths(sought: Sequence[_Sought]) -> str:
     return ", ".join(str(path) for path in dict.fromkeys(pack.path for pack, _ in sought))
 
 
-def _equals(wanted: Any) -> Callable[[Any], bool]:
-    return lambda value: bool(value == wanted)
-
-
 def _keep(
     pack: opening.Pack, column: str, rows: np.ndarray, test: Callable[[list[bytes]], Sequence[bool]]
 ) -> None:
-    """Take the rows out whose text does not pass a test.
-
-    Args:
-        rows: (N,) bool, of all samples of the pack; changed in place.
-    """
+    """Take the (N,) rows of a pack out, in place, whose text does not pass a test."""
     offsets = pack.index_file.column(f"{column}_offsets")
     data = pack.index_file.column(f"{column}_data")
     for start in range(0, len(rows), _TEXTS):
@@ -266,3 +250,120 @@ def _keep(
         first, last = ((edges[some + i] - edges[0]).tolist() for i in (0, 1))
         texts = [text[a:b] for a, b in zip(first, last, strict=True)]
         rows[start + some] = test(texts)
+
+
+def is_table(value: Any) -> bool:
+    """Tell whether a value is a table, and not an array or a list of integers."""
+    if isinstance(value, (list, tuple, np.ndarray, range)):
+        return False
+    if hasattr(value, "read_next_batch"):  # a stream of Arrow's, as DuckDB's arrow() gives
+        return True
+    has_names = hasattr(value, "columns") or hasattr(value, "column_names")
+    return has_names and any(hasattr(value, n) for n in (*_METHODS, *_CAPSULES, "iloc", "schema"))
+
+
+def of_table(table: Any, pack: opening.Pack, chosen: np.ndarray | None) -> np.ndarray:
+    """Find the samples that a table names, by ``key`` or by ``index``, the position in the pack.
+
+    With both, the position counts, and the keys are compared: a table that was exported from
+    another pack is refused. Returns (n,) int64 indices among the samples at the chosen positions.
+    """
+    found = _of_table(_arrow(table), pack)
+    if chosen is None:
+        return found
+    order = np.argsort(chosen, kind="stable")
+    places = np.searchsorted(chosen, found, sorter=order)
+    inside = places < len(chosen)
+    indices: np.ndarray = order[np.where(inside, places, 0)] if len(chosen) else found * 0
+    inside &= (chosen[indices] == found) if len(chosen) else False
+    if not inside.all():
+        raise OptionError(
+            f"subset: {np.count_nonzero(~inside)} of {len(found)} samples in the table are not in "
+            f"this part of {pack.path}; take the whole dataset, or samples of the part only"
+        )
+    return indices
+
+
+def _of_table(table: Any, pack: opening.Pack) -> np.ndarray:
+    """Positions in a pack, (n,) int64."""
+    names = list(table.column_names)
+    position = next((name for name in _POSITIONS if name in names), None)
+    key = next((name for name in _KEYS if name in names), None)
+    if position is None and key is None:
+        raise OptionError(
+            f"subset: a table with the columns {', '.join(names)}; expected key, or index "
+            "(position in the pack)"
+        )
+    wanted = None if key is None else _keys(table.column(key), key)
+    if position is None:
+        return keys.positions(pack.index_file, wanted or (), pack.path, shown=True)
+    found = _positions(table.column(position), position)
+    low, high = found.min(initial=0), found.max(initial=-1)
+    if low < 0 or high >= len(pack):
+        raise OptionError(f"subset: index {min(low, 0) or high} in the table; {pack.path} has "
+                          f"{len(pack)} samples")  # fmt: skip
+    if wanted is not None:
+        keys.check(pack.index_file, found, wanted, pack.path)
+    return found
+
+
+def _arrow(table: Any) -> Any:
+    arrow: Any = registry.require("pyarrow", EXTRA)
+    if isinstance(table, arrow.Table):
+        return table
+    if isinstance(table, arrow.RecordBatch):
+        return arrow.Table.from_batches([table])
+    for name in _METHODS:
+        if callable(make := getattr(table, name, None)):
+            return arrow.table(made) if not isinstance(made := make(), arrow.Table) else made
+    if any(hasattr(table, name) for name in _CAPSULES):
+        return arrow.table(table)
+    return arrow.Table.from_pandas(table, preserve_index=False)
+
+
+def _positions(column: Any, name: str) -> np.ndarray:
+    array = np.asarray(column.to_numpy())
+    if column.null_count or (len(array) and array.dtype.kind not in "iu"):
+        raise OptionError(f"subset: the column {name} has {column.type}, {column.null_count} "
+                          "null; expected integers")  # fmt: skip
+    found: np.ndarray = array.astype(np.int64)
+    return found
+
+
+def _keys(column: Any, name: str) -> list[bytes]:
+    values = column.to_pylist()
+    if not all(isinstance(value, (str, bytes)) for value in values):
+        raise OptionError(f"subset: the column {name} has {column.type}; expected keys as text")
+    return [os.fsencode(value) for value in values]
+
+
+def checked_indices(size: int, indices: Sequence[int] | np.ndarray | torch.Tensor) -> np.ndarray:
+    """Check indices of samples, or a bool for each; returns (n,) int64, from 0 on."""
+    wanted = np.asarray(indices)
+    if wanted.dtype == bool and wanted.shape == (size,):
+        return np.flatnonzero(wanted)
+    if wanted.ndim != 1 or (len(wanted) and wanted.dtype.kind not in "iu"):
+        raise OptionError(
+            f"indices: {wanted.dtype} {wanted.shape}; expected a list of integers, or {size} bools"
+            "; for keys: where(key=[…]), or a table with a column key"
+        )
+    bad = wanted[(wanted < -size) | (wanted >= size)]
+    if len(bad):
+        raise IndexError(f"index {bad[0]} is out of range: {size} samples")
+    chosen: np.ndarray = wanted.astype(np.int64)
+    chosen[chosen < 0] += size
+    return chosen
+
+
+def several_indices(size: int, index: Any) -> Sequence[int] | np.ndarray | None:
+    """Find the indices that a slice, list or array in brackets means; None: of one sample."""
+    if isinstance(index, slice):
+        return range(size)[index]
+    if isinstance(index, (list, range)):
+        has_bools = any(isinstance(i, (bool, np.bool_)) for i in index)
+        return checked_indices(size, index) if has_bools else index
+    if isinstance(index, (np.ndarray, torch.Tensor)) and index.ndim:
+        return checked_indices(size, index)
+    if isinstance(index, (bool, np.bool_)) or getattr(index, "dtype", None) == torch.bool:
+        raise OptionError(f"index {index}: a bool; expected an int, or a list of ints or of bools")
+    return None

@@ -50,13 +50,11 @@ def _each(transform: Any) -> Iterator[Any]:
         yield from _each(part)
 
 
-def to_sample(
-    values: dict[str, Any],
-    kinds: Mapping[str, str],
-    transforms: Callable[..., Any] | None,
+def transform_sample(
+    values: dict[str, Any], kinds: Mapping[str, str], transforms: Callable[..., Any] | None,
     transform: Callable[[Any], Any] | Sequence[Callable[[Any], Any]] | None,
     target_transform: Callable[[Any], Any] | None,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Apply the transforms of a dataset to one sample, the joint ones first."""
     if transforms is not None:
         values |= _joint(transforms, values, kinds)
@@ -69,7 +67,14 @@ def to_sample(
         made = tuple([_applied(one, view) for one, view in zip(each, views, strict=True)])
         values[IMAGE] = made if isinstance(image, tuple) else made[0]
     if target_transform is not None and "label" in values:
-        values["label"] = _of_label(target_transform, values["label"])
+        label = values["label"]
+        try:
+            values["label"] = target_transform(label)
+        except Exception as error:
+            raise TransformError(
+                f"the target_transform {_name(target_transform)} failed on the label {label!r}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
     return values
 
 
@@ -88,16 +93,6 @@ def _contiguous(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value if value.flags.c_contiguous else value.copy()
     return ensure_contiguous(value)
-
-
-def _of_label(transform: Callable[[Any], Any], label: Any) -> Any:
-    try:
-        return transform(label)
-    except Exception as error:
-        raise TransformError(
-            f"the target_transform {_name(transform)} failed on the label {label!r}: "
-            f"{type(error).__name__}: {error}"
-        ) from error
 
 
 def _joint(
@@ -124,7 +119,9 @@ def _joint(
             f"the transforms {_name(transforms)} returned {type(made).__name__}; "
             f"expected a tuple of {', '.join(names)}"
         )
-    done = [_contiguous(_plain(value)) for value in made]
+    done = [
+        _contiguous(v.as_subclass(torch.Tensor) if isinstance(v, torch.Tensor) else v) for v in made
+    ]
     return dict(zip(names, done, strict=True))
 
 
@@ -166,11 +163,6 @@ def _tv_tensors() -> Any:
     except (ImportError, OSError, RuntimeError):  # not there, or not of this torch's build
         return None
     return torchvision.tv_tensors
-
-
-def _plain(value: Any) -> Any:
-    """A tensor as torch's own kind."""
-    return value.as_subclass(torch.Tensor) if isinstance(value, torch.Tensor) else value
 
 
 def _name(transform: Any) -> str:

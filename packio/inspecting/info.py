@@ -61,10 +61,10 @@ def in_buckets(pack: Pack, buckets: str) -> dict[str, Any]:
 
     "sizes" has of each "size" (height, width) what `packio.Bucket` tells; "all" is of all together.
     """
-    from packio.datasets import bucket_statistics  # imports torch
+    from packio.datasets.sizes import count_buckets, sum_buckets  # imports torch
 
-    found = bucket_statistics.described(pack, bucketing.parse_buckets(buckets))
-    return {"sizes": list(map(dataclasses.asdict, found)), "all": bucket_statistics.total(found)}
+    found = count_buckets(pack, bucketing.parse_buckets(buckets))
+    return {"sizes": list(map(dataclasses.asdict, found)), "all": sum_buckets(found)}
 
 
 def _spread(values: np.ndarray) -> dict[str, float] | None:

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packio.batches import draws
-from packio.datasets import image_sizes
-from packio.datasets.bucket_statistics import Bucket, Tally
+from packio.datasets.sizes import Bucket, BucketCounts, image_sizes
 from packio.images.bucketing import Buckets, is_small
 from packio.loading.permuting import permuted, runs
 
@@ -51,10 +50,10 @@ def assigned(data: Any, buckets: Buckets, *, drop_small: bool) -> Assignment:
     Args:
         drop_small: Whether to leave out images that would have to be enlarged.
     """
-    nowhere, tally = len(buckets), Tally(buckets)
+    nowhere, tally = len(buckets), BucketCounts(buckets)
     digest = hashlib.blake2b(repr(buckets.sizes).encode(), digest_size=16)
     parts, counts = [], np.zeros(nowhere + 1, np.int64)
-    for height, width in image_sizes.chunks(data):
+    for height, width in image_sizes(data):
         numbers = buckets.assign(height, width)
         if drop_small:
             kept = ~is_small(height, width, *buckets.of(numbers))

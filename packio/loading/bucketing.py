@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from packio.batches.draws import Drawn
-from packio.datasets.bucket_statistics import Bucket
+from packio.datasets.sizes import Bucket
 from packio.errors import OptionError
 from packio.images.bucketing import choose_buckets
 from packio.loading.bucket_blocks import LEFTOVERS, Blocks, assigned, split

@@ -26,7 +26,7 @@ class Computed(Protocol):
 
 
 class Course:
-    """One pass of a sampler; see `packio.datasets.guesses`. Pickles as a few numbers."""
+    """One pass of a sampler; see `packio.datasets.lookahead`. Pickles as a few numbers."""
 
     def __init__(self, order: Mapping[str, Any], part: Pass) -> None:
         self._order, self._part = order, part

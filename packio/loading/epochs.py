@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterable, Sequence, Sized
 from typing import Any, cast
 
-from packio.datasets.batching import BatchedDataset
+from packio.datasets.dataset import Dataset
 from packio.errors import OptionError
 from packio.loading import ranks, steps
 from packio.loading.foreign import ForeignOrder
@@ -57,14 +57,14 @@ class Epochs:
 
     def _asked_now(self) -> Any:
         """The epoch that the user set in the dataset last, in a list; another list each time."""
-        ours = isinstance(self._dataset, BatchedDataset)
+        ours = isinstance(self._dataset, Dataset)
         return self._dataset._tally.asked if ours else None  # noqa: SLF001 (no business of a dataset's user)
 
     def begin(self) -> Epoch:
         """Begin the next epoch, or the rest of the epoch that was loaded."""
         if self._seed is not None and not getattr(self._dataset, "seeded", False):
             self._dataset.seed = self._seed
-        ours = isinstance(self._dataset, BatchedDataset)
+        ours = isinstance(self._dataset, Dataset)
         if ours:
             before, self._asked = self._asked, self._asked_now()
             for number in self._asked if self._asked is not before else ():

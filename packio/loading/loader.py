@@ -13,8 +13,8 @@ from typing import Any, cast
 import torch
 
 from packio.batches.collating import collate as packio_collate
-from packio.datasets.batching import BatchedDataset
-from packio.datasets.coming import announced
+from packio.datasets.dataset import Dataset
+from packio.datasets.lookahead import with_lookahead
 from packio.errors import OptionError
 from packio.images import tensors
 from packio.images.decoders._cuda import numbered
@@ -246,7 +246,7 @@ class Loader:
     def _told(self, epoch: Epoch) -> Iterator[list[int]]:
         """The batches of an epoch; each tells the next ones to a dataset that looks ahead."""
         if getattr(drawing(self.dataset), "looks_ahead", False):
-            return announced(epoch.batches, self.num_workers)
+            return with_lookahead(epoch.batches, self.num_workers)
         return epoch.batches
 
     @contextlib.contextmanager
@@ -308,7 +308,7 @@ def _seed(dataset: Any, generator: torch.Generator | None) -> int:
 def _runs_only_packio(dataset: Any, collate: Callable[[list[Any]], Any] | None) -> bool:
     """Tell whether batches are made without functions of the user's, which may draw numbers."""
     source = drawing(dataset)
-    if collate is not None or not isinstance(source, BatchedDataset):
+    if collate is not None or not isinstance(source, Dataset):
         return False
     own = source._overrides("__getitem__", "__getitems__")  # noqa: SLF001 (no business of a dataset's user)
     return source._is_plain and not own  # noqa: SLF001 (as above)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from packio.batches import draws
-from packio.datasets.coming import Coming
+from packio.datasets.lookahead import BatchWithLookahead
 
 
 class PlacedSubset(torch.utils.data.Subset[Any]):
@@ -20,7 +20,7 @@ class PlacedSubset(torch.utils.data.Subset[Any]):
     def __getitems__(self, indices: list[Any]) -> list[Any]:
         """Get some samples at once."""
         moved = (
-            indices.mapped(self.moved) if isinstance(indices, Coming)
+            indices.mapped(self.moved) if isinstance(indices, BatchWithLookahead)
             else [self.moved(index) for index in indices]
         )  # fmt: skip
         together = getattr(self.dataset, "__getitems__", None)

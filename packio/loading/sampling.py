@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sized
 from typing import TYPE_CHECKING, Any
 
 from packio.batches import draws
-from packio.datasets import sharding
+from packio.datasets.sizes import shard_lengths
 from packio.errors import OptionError
 from packio.loading.permuting import permuted
 from packio.loading.resuming import Pass, ResumableSampler
@@ -92,7 +92,7 @@ class ShuffleSampler(ResumableSampler):
                     f"window={window!r}, shuffle={shuffle}: expected an int of at least 1 shard, "
                     "and shuffling"
                 )
-            self._windows = Windows(sharding.lengths(data), window)
+            self._windows = Windows(shard_lengths(data), window)
 
     @property
     def order(self) -> dict[str, Any]:

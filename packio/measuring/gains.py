@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 import packio
-from packio.datasets.kinds import FolderDataset
+from packio.datasets.folders import FolderDataset
 from packio.datasets.pack_dataset import PackDataset
 from packio.errors import PackioError
 from packio.measuring.bench.rounds import run_in_turns

@@ -205,12 +205,10 @@ def test_a_file_of_another_size_is_refused_at_opening(name: str, cut: str, tmp_p
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_its_dataset_reads_it_and_no_other(name: str, tmp_path: Path) -> None:
-    import packio.datasets.kinds
-
     out = path_of(name, tmp_path)
     write(samples("int", extras=False), out)
-    kinds = [c for c in vars(packio.datasets.kinds).values() if getattr(c, "format", None) == name]
-    (kind,) = kinds
+    public = [getattr(packio, n) for n in packio.__all__ if n.endswith("Dataset")]
+    (kind,) = [c for c in public if c.format == name]
     ds = kind(out, crop=packio.CenterCrop(8))
     images, labels = packio.collate(ds.__getitems__([3, 1, 16]))
     assert images.shape == (3, 3, 8, 8)

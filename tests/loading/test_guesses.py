@@ -16,7 +16,7 @@ from torch.utils.data import BatchSampler, DataLoader
 
 import packio
 from packio.batches.draws import Drawn
-from packio.datasets.guesses import Guesses
+from packio.datasets.lookahead import Guesses
 
 if TYPE_CHECKING:
     import pathlib

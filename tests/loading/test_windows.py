@@ -16,7 +16,7 @@ from statistic import chi_square, most
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 import packio
-from packio.datasets import sharding
+from packio.datasets.sizes import shard_lengths
 from packio.errors import OptionError
 
 BATCH = 4
@@ -207,23 +207,23 @@ def test_packs_and_their_parts_know_their_shards(packs: list[Any]) -> None:
     four, one = packs
     counts = list(Counter(_files(four)).values())
     assert len(counts) == 4
-    assert sharding.lengths(four).tolist() == counts
-    assert sharding.lengths(one).tolist() == [25]
+    assert shard_lengths(four).tolist() == counts
+    assert shard_lengths(one).tolist() == [25]
     both = packio.ConcatPacks([four, one])
-    assert sharding.lengths(both).tolist() == [*counts, 25]
-    assert sharding.lengths(ConcatDataset([one, four])).tolist() == [25, *counts]
+    assert shard_lengths(both).tolist() == [*counts, 25]
+    assert shard_lengths(ConcatDataset([one, four])).tolist() == [25, *counts]
     every = np.arange(0, 25, 3)
     expected = list(Counter(_files(four)[i] for i in every).values())
-    assert sharding.lengths(four.subset(every)).tolist() == expected
-    assert sharding.lengths(Subset(four, every.tolist())).tolist() == expected
+    assert shard_lengths(four.subset(every)).tolist() == expected
+    assert shard_lengths(Subset(four, every.tolist())).tolist() == expected
     last = [i for i, file in enumerate(_files(four)) if file == _files(four)[-1]]
-    assert sharding.lengths(four.subset(last)).tolist() == [counts[-1]]
-    assert sharding.lengths(four.subset(last[::-1])).tolist() == [counts[-1]]
+    assert shard_lengths(four.subset(last)).tolist() == [counts[-1]]
+    assert shard_lengths(four.subset(last[::-1])).tolist() == [counts[-1]]
     cats = four.where(label="nature")
     of_cats = Counter(f for f, label in zip(_files(four), four.targets, strict=True)
                       if label == four.classes.index("nature"))  # fmt: skip
-    assert sharding.lengths(cats).tolist() == [of_cats[f] for f in sorted(of_cats)]
-    assert sharding.lengths(both.subset(np.arange(20, 40))).tolist() == [
+    assert shard_lengths(cats).tolist() == [of_cats[f] for f in sorted(of_cats)]
+    assert shard_lengths(both.subset(np.arange(20, 40))).tolist() == [
         *Counter(_files(four)[20:]).values(), 15,
     ]  # fmt: skip
 

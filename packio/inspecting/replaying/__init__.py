@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from packio.datasets.batching import BatchedDataset
+from packio.datasets.dataset import Dataset
 from packio.errors import OptionError, PackioError, StateError
 from packio.inspecting.replaying import states
 from packio.inspecting.replaying.replayed import Replay, ReplayedBatch, samples_of
@@ -240,7 +240,7 @@ def _find_seed(seed: int | None, state: states.State, dataset: Any) -> int | Non
         return state.seed
     if getattr(dataset, "seeded", False):
         return int(dataset.seed)
-    if isinstance(dataset, BatchedDataset) and not dataset._is_random:  # noqa: SLF001 (not for users)
+    if isinstance(dataset, Dataset) and not dataset._is_random:  # noqa: SLF001 (not for users)
         return None
     raise OptionError("seed=None: no state says the seed of crops and flips; say seed=")
 
@@ -287,7 +287,7 @@ def _seed_copy(dataset: Any, seed: int | None) -> Any:
     made = copy.copy(dataset)
     if isinstance(made, torch.utils.data.Subset):
         made.dataset = _seed_copy(made.dataset, seed)
-    elif isinstance(made, BatchedDataset) and seed is not None:
+    elif isinstance(made, Dataset) and seed is not None:
         made.seed = seed
     return made
 

@@ -12,7 +12,7 @@ import torch
 
 from packio.batches.collating import collate
 from packio.batches.draws import Drawn
-from packio.datasets.batching import BatchedDataset
+from packio.datasets.dataset import Dataset
 from packio.errors import OptionError
 from packio.images.frames import Placement
 from packio.system.progress import ProgressCallback
@@ -103,7 +103,7 @@ class Replay:
                 "crop= and seed="
             )
         indices = [sample.drawn for sample in batch.samples]
-        if isinstance(self.dataset, BatchedDataset):
+        if isinstance(self.dataset, Dataset):
             return self.dataset.gather(indices)
         together = getattr(self.dataset, "__getitems__", None)
         found = [self.dataset[i] for i in indices] if together is None else together(indices)
@@ -176,10 +176,10 @@ def beneath(dataset: Any, drawn: Drawn) -> tuple[Any, Drawn]:
 
 def _sample(dataset: Any, slot: int, drawn: Drawn, *, crops: bool) -> ReplayedSample:
     source, own = beneath(dataset, drawn)
-    if not isinstance(source, BatchedDataset):
+    if not isinstance(source, Dataset):
         return ReplayedSample(slot, drawn.position, int(drawn), None, None, None, None, drawn)
-    origin = source._origin(own)  # noqa: SLF001 (no business of a dataset's user)
-    pack, row = origin.pack, origin.row
+    part, row = source._find(own)  # noqa: SLF001 (no business of a dataset's user)
+    pack = part.pack
     placements = None
     if crops:
         found = source.draw_of(own)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from packio.datasets.batching import BatchedDataset
+from packio.datasets.dataset import Dataset
 from packio.errors import OptionError, PackioError
 from packio.images.frames import Placement
 from packio.inspecting.gallery.entries import make_pixels_thumbnail
@@ -29,7 +29,7 @@ def write_sheet(
     if size < 1:
         raise OptionError(f"size={size}: expected at least 1")
     for sample in (s for batch in replay.batches for s in batch.samples):
-        if not isinstance(beneath(replay.dataset, sample.drawn)[0], BatchedDataset):
+        if not isinstance(beneath(replay.dataset, sample.drawn)[0], Dataset):
             raise OptionError("a page needs a dataset of packio's, which knows its images")
         break
     path = Path(out)
@@ -64,9 +64,9 @@ def _values(replay: Replay, batches: list[dict[str, Any]], size: int) -> dict[st
 
 def _entry(dataset: Any, batch: ReplayedBatch, sample: ReplayedSample, size: int) -> dict[str, Any]:
     source, own = beneath(dataset, sample.drawn)
-    origin = source._origin(own)  # noqa: SLF001 (no business of a dataset's user)
-    upright = origin.settings.exif_orientation and origin.row.orientation >= 5
-    height, width = origin.row.height, origin.row.width
+    part, row = source._find(own)  # noqa: SLF001 (no business of a dataset's user)
+    upright = part.options["exif_orientation"] and row.orientation >= 5
+    height, width = row.height, row.width
     images, error = list[str](), None
     try:
         for image in source._seen(own, whole=not batch.crops_known):  # noqa: SLF001 (as above)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from packio.datasets.concat import ConcatPacks
-from packio.datasets.describing import options_of
+from packio.datasets.options import options_of
 from packio.datasets.pack_dataset import PackDataset
 from packio.errors import OptionError, PackioError, ReadError, StateError
 from packio.formats.pth import archive

@@ -14,7 +14,7 @@ import numpy as np
 
 from packio.batches.columns import make_each
 from packio.batches.framing import Framing, Settings, by_position
-from packio.datasets.tally import Seed, Seeded
+from packio.datasets.shared_state import Seed, Seeded
 from packio.images import jpeg_header, regions
 from packio.images.encodings import PNG_MAGIC
 from packio.images.frames import oriented

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from packio.datasets.kinds import FolderDataset
+from packio.datasets.folders import FolderDataset
 from packio.datasets.pack_dataset import PackDataset
 from packio.errors import PackioError
 from packio.images.bucketing import BucketCrop

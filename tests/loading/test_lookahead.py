@@ -11,8 +11,7 @@ import torch
 from range_server import web
 
 import packio
-from packio.datasets import coming
-from packio.datasets.coming import Coming, announced
+from packio.datasets.lookahead import AHEAD, BatchWithLookahead, with_lookahead
 
 if TYPE_CHECKING:
     import pathlib
@@ -40,7 +39,7 @@ def test_each_batch_is_told_once_to_the_process_that_makes_it(
     size: int, processes: int, count: int
 ) -> None:
     batches = [list(range(n * size, n * size + size)) for n in range(count)]
-    told: list[Any] = list(announced(iter(batches), processes))
+    told: list[Any] = list(with_lookahead(iter(batches), processes))
     assert [list(batch) for batch in told] == batches
     by = max(processes, 1)
     for process in range(by):
@@ -61,12 +60,12 @@ def test_no_more_than_needed_is_drawn_ahead() -> None:
             drawn.append(number)
             yield [number] * 64
 
-    next(announced(batches(), 2))
-    assert len(drawn) <= 1 + 2 * (coming.AHEAD // 64)
+    next(with_lookahead(batches(), 2))
+    assert len(drawn) <= 1 + 2 * (AHEAD // 64)
 
 
 def test_a_batch_that_tells_more_pickles() -> None:
-    batch = pickle.loads(pickle.dumps(Coming([1, 2], [[3, 4]], anew=True)))
+    batch = pickle.loads(pickle.dumps(BatchWithLookahead([1, 2], [[3, 4]], anew=True)))
     assert (list(batch), batch.later, batch.anew) == ([1, 2], [[3, 4]], True)
 
 

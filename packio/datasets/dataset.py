@@ -1,37 +1,47 @@
-"""The base of datasets of one pack and of several packs: batches, and selecting samples."""
+"""The base of datasets: samples of one pack or of several, one part behind the other.
+
+A part is a `PackDataset`: a pack, positions in it, and how its samples are made. A dataset of one
+pack is its own part; `ConcatPacks` has several.
+"""
+
+# ruff: noqa: SLF001 (a dataset and its parts make batches together)
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import operator
 import threading
 import warnings
-from collections.abc import Container, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Container, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 
-from packio.batches import draws, framing
+from packio.batches import draws, framing, samples
 from packio.batches.collating import Batch, Batched, collate
 from packio.batches.draws import Drawn
 from packio.batches.framing import Draw
 from packio.batches.samples import FieldColumns
-from packio.datasets import selection, tables
-from packio.datasets.coming import Coming
-from packio.datasets.drawn import DrawnDataset
-from packio.datasets.fields import Fields
-from packio.datasets.guesses import Guesses
-from packio.datasets.options import check_settable
-from packio.datasets.outputs import Outputs
-from packio.datasets.positions import checked, several
-from packio.datasets.tally import Seeded, Tally
-from packio.errors import OptionError, PackioError
+from packio.datasets import options, selection
+from packio.datasets.fields import Fields, Outputs
+from packio.datasets.lookahead import BatchWithLookahead, Guesses
+from packio.datasets.shared_state import Positions, Seeded, Tally
+from packio.datasets.transforms import transform_sample
+from packio.errors import OptionError, PackioError, TransformError
 from packio.images.decoders._cuda import side_stream
+from packio.images.frames import Placement
+from packio.packs.querying import expressions
+from packio.packs.rows import Row
+from packio.sample.record import IMAGE
 from packio.system import workers
 
-Self = TypeVar("Self", bound="BatchedDataset")
+if TYPE_CHECKING:
+    from packio.datasets.pack_dataset import PackDataset
+
+Self = TypeVar("Self", bound="Dataset")
 
 
 class _Key(threading.local):
@@ -49,19 +59,14 @@ _KEY = _Key()  # the memory of a tensor: the same in every process
 
 
 class Gathered(NamedTuple):
-    """A batch as it was made, before it gets the form that the user wants.
-
-    Attributes:
-        positions: (N,) of the samples in the pack, or in several packs one behind the other.
-        owners: (N,) numbers of the samples' datasets; None where there is one.
-    """
+    """A batch as it was made, before it gets the form that the user wants."""
 
     columns: FieldColumns
-    positions: np.ndarray
-    owners: np.ndarray | None = None
+    positions: np.ndarray  # (N,) of the samples in the packs, one pack behind the other
+    owners: np.ndarray | None  # (N,) numbers of the samples' parts; None: there is one part
 
 
-class BatchedDataset(Seeded, DrawnDataset, torch.utils.data.Dataset[Any]):
+class Dataset(Seeded, torch.utils.data.Dataset[Any]):
     """A map-style dataset that makes whole batches.
 
     Attributes:
@@ -72,10 +77,22 @@ class BatchedDataset(Seeded, DrawnDataset, torch.utils.data.Dataset[Any]):
     _fields: Fields
     _outputs: Outputs
     _guesses: Guesses
+    _is_random: bool  # whether any sample needs random numbers
+    _order: Positions | None = None  # of the samples among those of all parts; None: one by one
+    _starts: Sequence[int] = (0,)  # of each part's pack among all packs
 
     def __setattr__(self, name: str, value: Any) -> None:
-        check_settable(self, name, self._option_names)
+        options.check_settable(self, name, self._option_names)
         super().__setattr__(name, value)
+
+    @property
+    def _parts(self) -> Sequence[PackDataset]:
+        raise NotImplementedError
+
+    @property
+    def _option_names(self) -> Container[str]:
+        """Names of the options that it was made with; none before it is made."""
+        raise NotImplementedError
 
     @property
     def classes(self) -> list[str]:
@@ -105,7 +122,7 @@ class BatchedDataset(Seeded, DrawnDataset, torch.utils.data.Dataset[Any]):
     @property
     def looks_ahead(self) -> bool:
         """Whether batches that tell the next ones are made sooner: for `Loader`."""
-        return False
+        return any(part.pack.looks_ahead for part in self._parts)
 
     @property
     def replaced(self) -> int:
@@ -125,6 +142,20 @@ class BatchedDataset(Seeded, DrawnDataset, torch.utils.data.Dataset[Any]):
             counts.update(tally.declined)
         return dict(counts)
 
+    @property
+    def description(self) -> dict[str, Any]:
+        """What is shown of the samples, as plain numbers and text; for states of `Loader`.
+
+        "seeded": whether a seed was given. "part": whether some samples were chosen, so that
+        indices are no positions in the packs. "parts": of each pack; see `options.describe`.
+        """
+        parts = self._parts
+        return {
+            "seeded": self.seeded,
+            "part": self._order is not None or any(part._is_part for part in parts),
+            "parts": [options.describe(p._options, p.pack.digest, len(p)) for p in parts],
+        }
+
     def __len__(self) -> int:
         raise NotImplementedError
 
@@ -141,7 +172,7 @@ class BatchedDataset(Seeded, DrawnDataset, torch.utils.data.Dataset[Any]):
         """One sample; of a slice, a list or an array of indices, the batch that `gather` makes."""
         if type(index) is int or isinstance(index, Drawn):
             return self._sample(index)
-        indices = several(len(self), index)
+        indices = selection.several_indices(len(self), index)
         if indices is None:
             return self._sample(operator.index(index))
         if len(indices):
@@ -227,12 +258,25 @@ class BatchedDataset(Seeded, DrawnDataset, torch.utils.data.Dataset[Any]):
             KeyNotFoundError: no sample has such a key.
             MissingPackageError: DuckDB or pyarrow is not installed.
         """
-        found = self._matching(label, key, meta)
+        parts = self._parts
+        labels = [None] * len(parts) if label is None else self._labels_of_parts(label)
+        searched = [
+            selection.Searched(part.pack, part._chosen_positions(), wanted)
+            for part, wanted in zip(parts, labels, strict=True)
+        ]
+        found = selection.matching(searched, key, meta)
         if expression is not None:
-            found &= self._expressed(expression)
-        if not found.any():
+            packs = {id(part.pack): part.pack for part in parts}
+            each = {i: expressions.matching(pack, expression) for i, pack in packs.items()}
+            found = [
+                rows & np.isin(one.positions, each[id(one.pack)])
+                for rows, one in zip(found, searched, strict=True)
+            ]
+        chosen = np.concatenate(found)
+        chosen = chosen if self._order is None else chosen[self._order.array]
+        if not chosen.any():
             raise selection.none_has(len(self), expression, label, key, meta, self._name)
-        return self.subset(found)
+        return self.subset(chosen)
 
     def subset(self: Self, indices: Any) -> Self:
         """Select some samples, in the order given; nothing is copied.
@@ -250,13 +294,65 @@ class BatchedDataset(Seeded, DrawnDataset, torch.utils.data.Dataset[Any]):
                 such a column, or of samples that are not in this dataset.
             IndexError: an index is out of range.
         """
-        if tables.is_table(indices):
-            return self._part(self._tabled(tables.Wanted.of(indices)))
-        return self._part(checked(len(self), indices))
+        if selection.is_table(indices):
+            return self._part(self._of_table(indices))
+        return self._part(selection.checked_indices(len(self), indices))
+
+    def draw_of(
+        self, position: int, epoch: int | None = None, *, index: int | None = None
+    ) -> Placement | tuple[Placement, ...]:
+        """Tell which box of its image a sample shows at a position of an epoch, and its flips.
+
+        What `packio.Loader` and packio's samplers draw there: a function of seed, epoch, position
+        and view, for any number of workers and ranks. Nothing is read but the index. A dataset
+        without ``seed=`` has drawn its seed when it was made.
+
+        Args:
+            position: Place in the order of the epoch, counted over all ranks from 0; or an index
+                that a sampler of packio's gave, which knows place and epoch.
+            epoch: Number of the epoch.
+            index: Which sample is there. None: the one that the sampler said; else the sample whose
+                index is the position, as in an epoch without shuffling.
+
+        Returns:
+            A `Placement`: ``frame`` (``top, left, height, width`` in pixels of the upright image,
+            the size ``to_height, to_width`` that this box is resized to, and where the output
+            ``out_height, out_width`` lies on it), ``orientation``, ``hflip`` and ``vflip``. With
+            ``views=`` a tuple of them, one for each view.
+
+        Raises:
+            OptionError: there is no epoch.
+            IndexError: the dataset has no such sample.
+        """
+        if isinstance(position, Drawn):
+            drawn = position if index is None else position.moved(index)
+        elif epoch is None:
+            raise OptionError("epoch=None: expected a number, or an index of packio's samplers")
+        else:
+            drawn = Drawn(position if index is None else index, epoch, position)
+        part, row = self._find(drawn)
+        key, lane, size = self._draw_one(drawn)
+        settings = part._maker.settings.sized(size)
+        placements = framing.placements_of_one(settings, row, key, lane)
+        return tuple(placements) if part._several else placements[0]
+
+    def _find(self, index: int) -> tuple[PackDataset, Row]:
+        """Find the part that has a sample, and the sample's row."""
+        owners, positions = self._locate(selection.checked_indices(len(self), [index]))
+        part = self._parts[0 if owners is None else owners.item()]
+        return part, part.pack.row(positions.item())
+
+    def _seen(self, index: Drawn, *, whole: bool = False) -> list[torch.Tensor]:
+        """The images of a sample as they are drawn, (C, H, W) each, one a view; no transforms."""
+        part, row = self._find(index)
+        settings = dataclasses.replace(part._maker.settings, fields={IMAGE: "image"})
+        if whole:
+            settings = dataclasses.replace(settings, views=(None,), hflip=0.0, vflip=0.0)
+        return samples.make_one(part.pack, settings, row, *self._draw_one(index))[IMAGE]
 
     def _overrides(self, *names: str) -> bool:
         """Whether a class derived from packio's defines some methods of datasets anew."""
-        return any(getattr(type(self), n) is not getattr(BatchedDataset, n) for n in names)
+        return any(getattr(type(self), n) is not getattr(Dataset, n) for n in names)
 
     def _check_class(self) -> None:
         """Check what a class that is derived from packio's overrides; say what that costs."""
@@ -275,28 +371,7 @@ class BatchedDataset(Seeded, DrawnDataset, torch.utils.data.Dataset[Any]):
                 stacklevel=4,
             )
 
-    # ---- what each kind of dataset does in its own way ----
-
-    @property
-    def _option_names(self) -> Container[str]:
-        """Names of the options that it was made with; none before it is made."""
-        raise NotImplementedError
-
-    def _begin_epoch(self, epoch: int) -> None:
-        """Draw the random numbers of another epoch, of which a loader has taken note."""
-        raise NotImplementedError
-
-    def _sample(self, index: int) -> Any:
-        raise NotImplementedError
-
-    @property
-    def description(self) -> dict[str, Any]:
-        """What is shown of the samples, as plain numbers and text; for states of `Loader`.
-
-        "seeded": whether a seed was given. "part": whether some samples were chosen, so that
-        indices are no positions in the packs. "parts": of each pack; see `describing.described`.
-        """
-        raise NotImplementedError
+    # ---- of the parts ----
 
     @property
     def _name(self) -> object:
@@ -304,46 +379,54 @@ class BatchedDataset(Seeded, DrawnDataset, torch.utils.data.Dataset[Any]):
 
     @property
     def _tally(self) -> Tally:
-        raise NotImplementedError
+        return self._parts[0]._maker.tally
 
     @property
     def _tallies(self) -> list[Tally]:
-        raise NotImplementedError
-
-    def _expect(self, batches: Sequence[Sequence[int]], *, anew: bool) -> None:
-        raise NotImplementedError
+        return [part._maker.tally for part in set(self._parts)]
 
     @property
     def _is_plain(self) -> bool:
-        raise NotImplementedError
+        """Whether no transform is called."""
+        return all(part._is_plain for part in self._parts)
 
-    @property
-    def _is_random(self) -> bool:
-        raise NotImplementedError
+    def _begin_epoch(self, epoch: int) -> None:
+        """Draw the random numbers of another epoch, of which a loader has taken note."""
+        for part in self._parts:
+            part._maker.tally.epoch = epoch
 
-    def _gathered(
-        self, indices: Sequence[int] | np.ndarray, draw: Draw, out: torch.Tensor | None,
-        device: torch.device | None,
-    ) -> Gathered:  # fmt: skip
-        """Make the decoded fields of a batch, as of `gather`."""
-        raise NotImplementedError
+    def _labels_of_parts(self, label: selection.Labels) -> Sequence[selection.Labels]:
+        """What a label that is sought is called in each part."""
+        return [label]
 
-    def _transformed(self, values: dict[str, Any], position: int, owner: int) -> dict[str, Any]:
+    def _of_table(self, table: Any) -> np.ndarray:
+        """Indices of the samples that a table names."""
         raise NotImplementedError
 
     def _part(self: Self, indices: np.ndarray) -> Self:
         raise NotImplementedError
 
-    def _matching(
-        self, label: selection.Labels | None, key: selection.Keys | None, meta: Mapping[str, Any]
-    ) -> np.ndarray:
+    def _locate(self, indices: Sequence[int] | np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
+        """Find the part of each sample, None where there is one, and the position in its pack."""
         raise NotImplementedError
 
-    def _expressed(self, expression: str) -> np.ndarray:
+    def _make(
+        self, owners: np.ndarray | None, positions: np.ndarray, draw: Draw,
+        out: torch.Tensor | None, device: torch.device | None,
+    ) -> samples.MadeSamples:  # fmt: skip
+        """Make the decoded fields of a batch; bad samples are among them."""
         raise NotImplementedError
 
-    def _tabled(self, wanted: tables.Wanted) -> np.ndarray:
-        raise NotImplementedError
+    def _transformed(self, values: dict[str, Any], position: int, owner: int) -> dict[str, Any]:
+        part = self._parts[owner]
+        try:
+            return transform_sample(
+                values, part._fields.kinds, part.transforms, part.transform, part.target_transform
+            )
+        except TransformError as error:
+            own = position - self._starts[owner]
+            where = f"{part.pack.path}, sample {own} ({part.pack.key(own)!r})"
+            raise TransformError(f"{where}: {error}") from error.__cause__
 
     # ---- batches ----
 
@@ -408,17 +491,66 @@ class BatchedDataset(Seeded, DrawnDataset, torch.utils.data.Dataset[Any]):
             self._look_ahead(indices)
         return self._gathered(indices, self._draw(indices), out, device)
 
+    def _gathered(
+        self, indices: Sequence[int] | np.ndarray, draw: Draw, out: torch.Tensor | None = None,
+        device: torch.device | None = None,
+    ) -> Gathered:  # fmt: skip
+        owners, positions = self._locate(indices)
+        made = self._make(owners, positions, draw, out, device)
+        if owners is not None:
+            positions = positions + np.take(self._starts, owners)
+        if not made.errors:
+            return Gathered(made.columns, positions, owners)
+        source = self._replace(made, owners, len(positions))
+        return Gathered(made.columns, positions[source], None if owners is None else owners[source])
+
+    def _replace(
+        self, made: samples.MadeSamples, owners: np.ndarray | None, count: int
+    ) -> list[int]:
+        """Put a good sample of the batch in the place of each bad one; count and report it."""
+        makers = [part._maker for part in self._parts]
+        bad = [
+            (error, makers[0 if owners is None else owners[slot]])
+            for slot, error in sorted(made.errors.items())
+        ]
+        for error, maker in bad:
+            if not maker.skip or len(bad) == count:
+                raise error
+        for error, maker in bad:
+            warnings.warn(f"replaced by another sample of its batch: {error}", stacklevel=5)
+            maker.tally.count(replaced=1)
+        return samples.replace(made)
+
     def _look_ahead(self, indices: Sequence[int] | np.ndarray) -> None:
         """Ask for the bytes of a batch, and of those that come later, as far as they are known."""
-        if isinstance(indices, Coming):
-            self._expect([indices, *indices.later], anew=indices.anew)
-            return
         if isinstance(indices, np.ndarray):
             return
-        guess = self._guesses.after(self, indices)
-        if guess.later or guess.anew:
+        if isinstance(indices, BatchWithLookahead):
+            batch = indices
+        else:
+            batch = self._guesses.after(self, indices)
+        if batch.later or batch.anew:
             with contextlib.suppress(PackioError, IndexError):  # the batch itself will raise it
-                self._expect([indices, *guess.later], anew=guess.anew)
+                self._expect([batch, *batch.later], anew=batch.anew)
+
+    def _expect(self, batches: Sequence[Sequence[int]], *, anew: bool) -> None:
+        parts = self._parts
+        for part in parts if anew else ():
+            part.pack.forget()
+        for indices in batches:
+            owners, positions = self._locate(indices)
+            draw = self._known_draw(indices)
+            if owners is None:
+                parts[0]._maker.expect(positions, draw)
+                continue
+            for number in np.unique(owners).tolist():
+                slots = np.flatnonzero(owners == number)
+                own = None if draw is None else draw._replace(lanes=draw.lanes[slots])
+                parts[number]._maker.expect(positions[slots], own)
+
+    def _sample(self, index: int) -> Any:
+        key, lane, size = self._draw_one(index)
+        return self._samples(self._gathered([index], Draw(key, np.array([lane]), size)))[0]
 
     def _batch(
         self, indices: Sequence[int] | np.ndarray, out: torch.Tensor | None,
@@ -431,16 +563,14 @@ class BatchedDataset(Seeded, DrawnDataset, torch.utils.data.Dataset[Any]):
 
     def _samples(self, made: Gathered) -> Batch:
         columns = self._outputs.columns(made.columns, made.positions)
-        samples = self._fields.samples(columns)
+        plain = self._fields.samples(columns)
         if self._is_plain:
             batched = self._outputs.batch
-            return Batch(samples, lambda: batched(made.columns, made.positions, columns))
-        owners = [0] * len(samples) if made.owners is None else made.owners.tolist()
+            return Batch(plain, lambda: batched(made.columns, made.positions, columns))
+        owners = [0] * len(plain) if made.owners is None else made.owners.tolist()
         each = [
             self._transformed(self._fields.take_apart(sample), position, owner)
-            for sample, position, owner in zip(
-                samples, made.positions.tolist(), owners, strict=True
-            )
+            for sample, position, owner in zip(plain, made.positions.tolist(), owners, strict=True)
         ]
-        samples = [self._fields.assemble(values) for values in each]
-        return Batch(samples, lambda: self._outputs.batch_of(each))
+        transformed = [self._fields.assemble(values) for values in each]
+        return Batch(transformed, lambda: self._outputs.batch_of(each))

@@ -1,11 +1,14 @@
-"""The epoch of a dataset, its counts and its seed, in memory that all processes share."""
+"""State of datasets that all processes share: epoch, counts, seed, chosen positions, labels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
 
+from packio.errors import OptionError
 from packio.images.native import REASONS
 
 _WORKERS = 128  # DataLoader workers with a column of their own
@@ -39,7 +42,7 @@ class Seed:
 
 
 class Seeded:
-    """What has a seed of random numbers: a given one, or one that is drawn when it is needed."""
+    """Something with a seed of random numbers, given or drawn when it is needed."""
 
     _seed: Seed
 
@@ -58,13 +61,10 @@ class Tally:
 
     Live workers see an epoch that is set, and the parent sees what workers count. Each worker
     writes to a column of its own, so nothing is lost.
-
-    Attributes:
-        asked: The epoch that the user has set last; another list each time.
     """
 
     def __init__(self, epoch: int = 0) -> None:
-        self.asked: list[int] = []
+        self.asked: list[int] = []  # the epoch that the user has set last; another list each time
         self._cells = torch.zeros(_DECLINED + len(REASONS), _WORKERS + 1, dtype=torch.int64)
         self._cells.share_memory_()  # type: ignore[no-untyped-call]  # torch's own
         self._cells[_EPOCH, 0] = epoch
@@ -125,3 +125,52 @@ class Tally:
 def _column() -> int:
     info = torch.utils.data.get_worker_info()
     return 0 if info is None else 1 + info.id % _WORKERS
+
+
+class Positions:
+    """Positions of some samples of a pack.
+
+    Forked processes share the array. To processes that torch spawns it is sent once, through shared
+    memory, whatever their number.
+    """
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array  # (n,) int64, read-only
+        self.array.flags.writeable = False
+        self._tensor: torch.Tensor | None = None  # what is sent; kept, so that it is sent once
+
+    def __reduce__(self) -> tuple[object, ...]:
+        if self._tensor is None:
+            self._tensor = torch.from_numpy(self.array.copy())
+        return _received, (self._tensor,)
+
+
+def _received(tensor: torch.Tensor) -> Positions:
+    return Positions(tensor.numpy())
+
+
+class Targets(np.ndarray):
+    """Labels, (N,) int64 or (N, k) float32; its items are ints of Python."""
+
+    def __getitem__(self, index: Any) -> Any:
+        item = super().__getitem__(index)
+        return item.item() if isinstance(item, np.generic) else item
+
+    def __bool__(self) -> bool:
+        """Whether there are labels; of a comparison, what NumPy says."""
+        return super().__bool__() if self.dtype == bool else len(self) > 0
+
+    def count(self, label: int) -> int:
+        """Count the samples with a label."""
+        return int((self == label).sum())
+
+    def index(self, label: int) -> int:
+        """Find the first sample with a label."""
+        return int(self.tolist().index(label))
+
+    def __add__(self, other: Any) -> Any:
+        if isinstance(other, (list, Targets)):
+            raise OptionError(
+                "targets + targets: lists are joined, arrays added; numpy.concatenate joins these"
+            )
+        return super().__add__(other)

@@ -1,29 +1,69 @@
-"""Guesses of what a loader asks for next, for packs at URLs under torch's own DataLoader.
+"""Look-ahead: a dataset at a URL asks for the bytes of its next batches while it makes one.
+
+`packio.Loader` knows the next batches, of any sampler, and hands them over with each batch of
+indices (`with_lookahead`).
 
 torch's DataLoader shows a process one batch of indices at a time. But the order of packio's
 samplers is a function, and their indices carry it (`Course`). So a process that gets a batch
-computes the batches that come to it later, and asks for their bytes while it makes this one.
-
-A process assumes first that workers take turns. If another batch comes than the one that was
-guessed, the distance of the two batches that came is the next assumption. A wrong guess costs
-bytes, and nothing else. It costs few: a process asks for one batch more than it has guessed right
-in a row, at most 256 samples or a batch; after a wrong guess for none, until a guess was right. So
-no more is read in vain than was read, and a batch.
+computes the batches that come to it later (`Guesses`). It assumes first that workers take turns.
+If another batch comes than the one that was guessed, the distance of the two batches that came is
+the next assumption. A wrong guess costs bytes, and nothing else. It costs few: a process asks for
+one batch more than it has guessed right in a row, at most 256 samples or a batch; after a wrong
+guess for none, until a guess was right. So no more is read in vain than was read, and a batch.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
 import torch
 
 from packio.batches.draws import Drawn
-from packio.datasets.coming import AHEAD
 from packio.system.locks import ForkSafeLock
+
+AHEAD = 256  # samples ahead of each process, at least
+
+
+class BatchWithLookahead(list[Any]):
+    """The indices of a batch. Anybody can use it as a list."""
+
+    def __init__(
+        self, indices: Iterable[Any], later: Sequence[Sequence[Any]], *, anew: bool
+    ) -> None:
+        super().__init__(indices)
+        self.later: Sequence[Sequence[Any]] = later
+        self.anew: bool = anew
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return functools.partial(BatchWithLookahead, anew=self.anew), (list(self), self.later)
+
+    def mapped(self, change: Callable[[Any], Any]) -> BatchWithLookahead:
+        """Return the same with other indices."""
+        later = [list(map(change, batch)) for batch in self.later]
+        return BatchWithLookahead(map(change, self), later, anew=self.anew)
+
+
+def with_lookahead(batches: Iterator[list[Any]], processes: int) -> Iterator[list[Any]]:
+    """Let each batch tell the next ones."""
+    processes, waiting = max(processes, 1), deque(itertools.islice(batches, 1))
+    if not waiting:
+        return
+    ahead = processes * math.ceil(AHEAD / max(len(waiting[0]), 1))
+    for number in itertools.count():
+        waiting.extend(itertools.islice(batches, ahead + 1 - len(waiting)))
+        if not waiting:
+            return
+        batch, anew = waiting.popleft(), number < processes
+        # waiting[i] comes i + 1 batches later
+        first = processes - 1 if anew else ahead - 1
+        later = list(itertools.islice(waiting, first, ahead, processes))
+        yield BatchWithLookahead(batch, later, anew=anew)
 
 
 class Course(Protocol):
@@ -36,13 +76,6 @@ class Course(Protocol):
     def batch(self, data: Any, step: int, size: int) -> list[Drawn] | None:
         """The indices of some steps of the pass; None if there are not as many, or not known."""
         ...
-
-
-class Guess(NamedTuple):
-    """What a process expects after a batch."""
-
-    later: Sequence[list[Drawn]]
-    anew: bool
 
 
 class Guesses:
@@ -61,17 +94,17 @@ class Guesses:
     def __reduce__(self) -> tuple[object, ...]:
         return Guesses, ()
 
-    def after(self, data: Any, batch: Sequence[int]) -> Guess:
+    def after(self, data: Any, batch: Sequence[int]) -> BatchWithLookahead:
         """Guess what comes after a batch that came from a loader."""
         first = batch[0] if len(batch) else None
         if not isinstance(first, Drawn) or first.course is None:
-            return Guess((), anew=False)
+            return BatchWithLookahead(batch, (), anew=False)
         with self._lock:
             if self._process != os.getpid():
                 self._forget()
             anew = self._compare(first.course, first.position, batch)
             later = list(self._guessed(data, len(batch)))
-            return Guess(later if self._trust else (), anew)
+            return BatchWithLookahead(batch, later if self._trust else (), anew=anew)
 
     def _compare(self, course: Course, position: int, batch: Sequence[int]) -> bool:
         """Compare a batch with the guess; return whether what was guessed will not come."""

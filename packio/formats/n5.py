@@ -54,23 +54,6 @@ _TYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int6
           "float64")  # fmt: skip
 
 
-def _compression(metadata: dict[str, Any]) -> dict[str, Any]:
-    found = metadata.get("compression", metadata.get("compressionType"))
-    return found if isinstance(found, dict) else {"type": found}
-
-
-def _gzip(content: bytes, size: int) -> bytes:
-    return zlib.decompressobj(47).decompress(content, size + 1)  # gzip or zlib, as it begins
-
-
-def _bzip2(content: bytes, size: int) -> bytes:
-    return bz2.BZ2Decompressor().decompress(content, size + 1)
-
-
-def _xz(content: bytes, size: int) -> bytes:
-    return lzma.LZMADecompressor(memlimit=_MOST_XZ).decompress(content, size + 1)
-
-
 def _by_numcodecs(name: str) -> Callable[[bytes, int], bytes]:
     def decode(content: bytes, size: int) -> bytes:
         codec = registry.require("numcodecs", "zarr").get_codec({"id": name})
@@ -82,7 +65,11 @@ def _by_numcodecs(name: str) -> Callable[[bytes, int], bytes]:
 
 
 _DECODERS: dict[str, Callable[[bytes, int], bytes]] = {
-    "gzip": _gzip, "bzip2": _bzip2, "xz": _xz,
+    "gzip": lambda content, size:  # or zlib, as it begins
+        zlib.decompressobj(47).decompress(content, size + 1),
+    "bzip2": lambda content, size: bz2.BZ2Decompressor().decompress(content, size + 1),
+    "xz": lambda content, size:
+        lzma.LZMADecompressor(memlimit=_MOST_XZ).decompress(content, size + 1),
     "blosc": _by_numcodecs("blosc"), "zstd": _by_numcodecs("zstd"),
 }  # fmt: skip
 
@@ -98,11 +85,9 @@ class _N5Layout(ChunkLayout):
 
     def describe_array(self, array: Array) -> dict[str, Any]:
         return {
-            "dimensions": array.shape[::-1],
-            "blockSize": array.block[::-1],
-            "dataType": array.dtype.name,
-            "compression": {"type": "raw"},
-        }
+            "dimensions": array.shape[::-1], "blockSize": array.block[::-1],
+            "dataType": array.dtype.name, "compression": {"type": "raw"},
+        }  # fmt: skip
 
     def attributes(self, metadata: dict[str, Any]) -> Any:
         return metadata
@@ -111,7 +96,9 @@ class _N5Layout(ChunkLayout):
         return "dimensions" in metadata
 
     def stored(self, metadata: dict[str, Any], where: str) -> ForeignArray:
-        compression = _compression(metadata).get("type")
+        compression = metadata.get("compression", metadata.get("compressionType"))
+        if isinstance(compression, dict):
+            compression = compression.get("type")
         dtype = scanning.known_type(metadata.get("dataType"), _TYPES, where)
         shape, block = scanning.shapes(metadata.get("dimensions"), metadata.get("blockSize"), where)
         array = self.array(shape[::-1], block[::-1], dtype)._replace(fill=0)
@@ -128,10 +115,6 @@ class _N5Layout(ChunkLayout):
         )
         return ForeignArray(array, array.block, otherwise, decode)
 
-    def refuse(self, path: Path) -> None:
-        if (path / "zarr.json").exists() or (path / ".zgroup").exists():
-            raise NotAPackError(f"{path}/: is Zarr, not N5; name it .zarr")
-
 
 class N5(Chunked):
     """N5 containers; blocks are raw or compressed by gzip, bzip2, xz, blosc or zstd."""
@@ -144,6 +127,8 @@ class N5(Chunked):
 
     def layout(self, path: Path) -> ChunkLayout:
         """How N5 containers are written."""
+        if (path / "zarr.json").exists() or (path / ".zgroup").exists():
+            raise NotAPackError(f"{path}/: is Zarr, not N5; name it .zarr")
         return _N5Layout()
 
 

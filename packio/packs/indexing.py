@@ -23,7 +23,8 @@ from packio.errors import (
     NotAPackError,
     UnfinishedPackError,
 )
-from packio.formats import Format, Reading, _unread
+from packio.formats import Format, Reading
+from packio.formats.blobs.ranges import refuse_unread
 from packio.images import native
 from packio.index import columns as made
 from packio.index import indexfile
@@ -43,7 +44,7 @@ def cached(path: Path, reading: Reading) -> tuple[Path, Path]:
     """The index of a bare container, from the user's cache, made if it is not there yet."""
     container = find(path)
     if container is None:
-        _unread.refuse(path)
+        refuse_unread(path)
         raise NotAPackError(
             f"{path}: no index, and no container that packio knows; a pack was expected; to make "
             f"one of images: packio pack {shlex.quote(str(path))} OUT.lmdb"
@@ -63,7 +64,7 @@ def reindex(path: Path, place: Path | None, reading: Reading, *, seek_points: bo
         raise NotAPackError(f"{path}: does not exist; a container was expected")
     container = find(path)
     if container is None:
-        _unread.refuse(path)
+        refuse_unread(path)
         more = "; a selection has no index of its own: select again" * selections.is_selection(path)
         more = more or f"; to pack images: packio pack {shlex.quote(str(path))} OUT.lmdb"
         raise NotAPackError(f"{path}: no container that packio knows{more}")

@@ -46,10 +46,8 @@ _ENCRYPTED, _UTF8 = 0x41, 0x800  # bits of a zip member's flags
 _TAR_KINDS = {
     tarfile.LNKTYPE: "a hard link; tar it again with --hard-dereference",
     tarfile.SYMTYPE: "a symbolic link; tar it again with --dereference",
-    tarfile.CHRTYPE: "a device",
-    tarfile.BLKTYPE: "a device",
-    tarfile.FIFOTYPE: "a FIFO",
-}
+    tarfile.CHRTYPE: "a device", tarfile.BLKTYPE: "a device", tarfile.FIFOTYPE: "a FIFO",
+}  # fmt: skip
 
 
 class Extent(NamedTuple):

@@ -74,9 +74,7 @@ def field(value: Any, kind: str | None, root: str | os.PathLike[str] = "") -> Fi
 
 
 def fields_of(
-    values: Mapping[str, Any],
-    origins: FieldOrigins,
-    root: str | os.PathLike[str] = "",
+    values: Mapping[str, Any], origins: FieldOrigins, root: str | os.PathLike[str] = ""
 ) -> dict[str, Field]:
     found: dict[str, Field] = {}
     for name, value in values.items():

@@ -33,19 +33,11 @@ from typing import Any
 
 import numpy as np
 
+from packio import sources
 from packio.errors import DecodeError, OptionError, SourceError
 from packio.sample import fields
 from packio.sample.record import Field, Frame, Record
-from packio.sources import (
-    Context,
-    Listing,
-    Source,
-    _class_folders,
-    _files,
-    _members,
-    _values,
-    command,
-)
+from packio.sources import Context, Listing, Source, _class_folders, _files, _members, _values
 from packio.sources._rows import ListedRows, each_of
 from packio.sources.tables import label_list
 
@@ -147,7 +139,7 @@ SOURCE = ArchiveSource()
 def _command(path: Path, top: str, folder: str) -> str:
     """The command that packs one folder of an archive; "": the top itself."""
     inner = (top + folder).rstrip("/") or "."
-    return command(path, folder or path.name.partition(".")[0], "--folder", inner)
+    return sources.command(path, folder or path.name.partition(".")[0], "--folder", inner)
 
 
 def _is_zip(descriptor: int) -> bool:
@@ -261,7 +253,10 @@ def _kind(name: str, ending: bytes, asked: str | None) -> str:
 def _all_members(path: Path, descriptor: int, result: Listing) -> Iterator[_members.Entry]:
     members: Iterator[_members.Entry]
     if _is_zip(descriptor):
-        members = map(_with_slashes, _members.of_zip(descriptor))
+        members = (
+            m._replace(name=m.name.replace(b"\\", b"/")) if b"/" not in m.name else m
+            for m in _members.of_zip(descriptor)
+        )
     else:
         members = _members.of_tar(descriptor, 0, os.fstat(descriptor).st_size)
     for member in _until_damage(members, os.fsencode(path.name), result):
@@ -282,12 +277,6 @@ def _until_damage(
         yield from members
     except DecodeError as error:
         result.unlisted.append((name, str(error)))
-
-
-def _with_slashes(member: _members.Entry) -> _members.Entry:
-    if b"\\" not in member.name or b"/" in member.name:
-        return member
-    return member._replace(name=member.name.replace(b"\\", b"/"))
 
 
 def _inner_name(name: bytes) -> bytes:

@@ -231,13 +231,14 @@ def _annotations(
     found: dict[_Id, list[_Member]] = {}
     bad: dict[_Id, list[str]] = {}
     for i, entry in enumerate(data["annotations"]):
-        image, wrong = _id(entry.get("image_id")), ""
+        image, box, wrong = _id(entry.get("image_id")), entry.get("bbox"), ""
+        is_box = isinstance(box, list) and len(box) == 4 and all(map(_is_number, box))
         if image is None or image not in images:
             wrong = "is of an image that is not in the file"
         elif labels and _id(entry.get("category_id")) not in labels:
             wrong = f"has the category_id {entry.get('category_id')!a}, which no category has"
-        elif boxed and not _is_box(entry.get("bbox")):
-            wrong = f"has the bbox {ascii(entry.get('bbox'))[:60]}; expected four numbers"
+        elif boxed and not is_box:
+            wrong = f"has the bbox {ascii(box)[:60]}; expected four numbers"
         if image is None or wrong:
             of = str(entry.get("image_id")) if image is None else image
             own = ascii(entry["id"]) if "id" in entry else f"number {i}"
@@ -251,10 +252,6 @@ def _annotations(
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and abs(value) < _MOST_PIXELS
-
-
-def _is_box(values: Any) -> bool:
-    return isinstance(values, list) and len(values) == 4 and all(map(_is_number, values))
 
 
 def _keys(

@@ -126,12 +126,10 @@ def joined_splits(packs: Sequence[Pack]) -> tuple[np.ndarray | None, list[str]]:
     names = all_classes(each)
     if not names:
         return None, []
-    moved = [
-        np.array([names.index(name) for name in own], np.uint8)[
-            p.index_file.column("split").array()
-        ]
-        for p, own in zip(packs, each, strict=True)
-    ]
+    moved = []
+    for p, own in zip(packs, each, strict=True):
+        numbers = np.array([names.index(name) for name in own], np.uint8)
+        moved.append(numbers[p.index_file.column("split").array()])
     return np.concatenate(moved), names
 
 
@@ -142,7 +140,10 @@ def _splits_of(pack: Pack) -> list[str]:
 def check_alike(packs: Sequence[Pack]) -> None:
     first = packs[0]
     for other in packs[1:]:
-        for what, of in (("labels", _label_kind), ("splits", _split_kind)):
+        for what, of in (
+            ("labels", _label_kind),
+            ("splits", lambda pack: "names" if _splits_of(pack) else "none"),
+        ):
             if of(first) != of(other):
                 raise OptionError(
                     f"the packs have {what} of different kinds: {of(first)} in {first.path}, "
@@ -164,10 +165,6 @@ def _label_kind(pack: Pack) -> str:
     if labels.ndim == 1:
         return named
     return f"vectors of {named}" if pack.classes else f"vectors of {labels.shape[1]} numbers"
-
-
-def _split_kind(pack: Pack) -> str:
-    return "names" if _splits_of(pack) else "none"
 
 
 class DamagedLevel(Field):
@@ -278,11 +275,9 @@ def _relabelled(listing: L, pack: Pack, label_col: str, classes: Sequence[str] |
 
 def renamed(listing: L, each: Sequence[Sequence[Sample]], fields: Mapping[str, Any] | None) -> L:
     """The listing of packs, or of sequences of `Sample`, whose fields have other names."""
-    asked = wanted_fields(fields)
-    if asked:
-        _check_fields(dict(pair for samples in each for pair in _kinds(samples)), asked)
-    if not asked:
+    if not (asked := wanted_fields(fields)):
         return listing
+    _check_fields(dict(pair for samples in each for pair in _kinds(samples)), asked)
     names = {origin: name for name, (origin, _) in asked.items()}
     return listing.changed(functools.partial(_renamed, names))
 

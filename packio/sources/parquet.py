@@ -183,12 +183,9 @@ class _ColumnRoles(NamedTuple):
 
 
 def _columns(
-    footer: parquet_files.Footer,
-    image_col: str | None,
-    label_col: str | None,
-    asked: FieldOrigins,
-    box_format: str | None,
-) -> _ColumnRoles:
+    footer: parquet_files.Footer, image_col: str | None, label_col: str | None,
+    asked: FieldOrigins, box_format: str | None,
+) -> _ColumnRoles:  # fmt: skip
     types = {name: footer.schema.field(name).type for name in footer.schema.names}
     for name, (column, _) in asked.items():
         if column not in types:
@@ -364,11 +361,7 @@ def _cell(scalar: Any) -> Any:
         value = scalar.as_py()
     except ValueError:  # nanoseconds, which Python's times do not have
         value = scalar.cast("string").as_py()
-    if (
-        isinstance(value, dict)
-        and isinstance(value.get("bytes"), (bytes, type(None)))
-        and ("bytes" in value)
-    ):
+    if isinstance(value, dict) and isinstance(value.get("bytes", ""), (bytes, type(None))):
         data, path = value["bytes"], value.get("path")
         return {"bytes": data, "path": path} if data is not None or path else None
     return value

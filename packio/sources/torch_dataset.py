@@ -38,14 +38,7 @@ from packio.errors import OptionError, PackioError, ReadError, SourceError
 from packio.sample.facts import Facts
 from packio.sample.labelling import Distinct, Labels, class_names, labels
 from packio.sample.record import Field, Record
-from packio.sources import (
-    Context,
-    Listing,
-    Source,
-    _files,
-    _records,
-    _values,
-)
+from packio.sources import Context, Listing, Source, _files, _records, _values
 from packio.sources._rows import ListedRows, ScratchFile, each_of
 from packio.sources.tables import columns
 from packio.system.files import check_of_file, read_at

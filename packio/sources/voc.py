@@ -28,15 +28,7 @@ import numpy as np
 
 from packio.errors import DecodeError, OptionError, SourceError
 from packio.sample.record import Frame
-from packio.sources import (
-    Context,
-    Listing,
-    Source,
-    _class_folders,
-    _files,
-    check_choice,
-    command,
-)
+from packio.sources import Context, Listing, Source, _class_folders, _files, check_choice, command
 from packio.sources._detections import OPTIONS, Objects, listing_of, objects_of, small_file
 
 _OPTIONS = {
@@ -157,9 +149,7 @@ def _xml_file(image: str) -> str:
     return next((f"{t}.xml" for t in tried if os.path.exists(f"{t}.xml")), f"{tried[0]}.xml")
 
 
-def _listed(
-    path: Path, top: str, images: list[str], result: Listing
-) -> dict[str, str] | None:  # fmt: skip
+def _listed(path: Path, top: str, images: list[str], result: Listing) -> dict[str, str] | None:
     """Image → split, of the images in lists; None if there are no lists."""
     lists = [path / "ImageSets" / "Main" / f"{name}.txt" for name in _LISTS]
     if not any(map(Path.is_file, lists)):

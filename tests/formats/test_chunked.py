@@ -23,7 +23,7 @@ import pytest
 from chunked import KINDS, SIZES, Kind
 
 from packio import errors
-from packio.formats.blobs import blob
+from packio.formats.blobs import spool
 from packio.formats.chunks import layout
 
 _KINDS = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
@@ -178,13 +178,13 @@ def test_labels_of_some_samples_are_an_error(tmp_path: Path, kind: Kind) -> None
 def test_a_value_that_reads_back_differently_is_an_error(
     tmp_path: Path, kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copy = blob.Blob.copy
+    copy = spool.Blob.copy
 
     def lying(self: Any, target: int, *where: int) -> None:
         copy(self, target, *where)
         os.pwrite(target, b"\0", kind.begin + 30)
 
-    monkeypatch.setattr(blob.Blob, "copy", lying)
+    monkeypatch.setattr(spool.Blob, "copy", lying)
     with pytest.raises(errors.OutputError, match="/0: record 1 reads back differently"):
         kind.write(tmp_path / kind.name, chunked.records([30, 40]))
 

@@ -16,7 +16,8 @@ from PIL import Image
 
 import packio
 from packio import errors
-from packio.formats.beton import FORMAT, file
+from packio.formats import beton
+from packio.formats.beton import FORMAT
 from packio.images import encodings
 
 if TYPE_CHECKING:
@@ -294,7 +295,7 @@ def test_images_that_make_no_sense_are_refused(
     tmp_path: Path, column: str, value: int, problem: str
 ) -> None:
     content = bytearray(_beton({"image": _IMAGE}, [[_JPEG], [_RAW]]))
-    cells = np.frombuffer(content, file._PICTURE, 2, 24 + 1041)
+    cells = np.frombuffer(content, beton._PICTURE, 2, 24 + 1041)
     cells[column][1] = value
     with pytest.raises(errors.IntegrityError, match=f"sample 1: the value of 'image' .*{problem}"):
         _scanned(tmp_path / "a", bytes(content))

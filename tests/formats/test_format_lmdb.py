@@ -30,7 +30,7 @@ import packio
 from packio import errors
 from packio.formats import Reading, Written
 from packio.formats.lmdb import FORMAT
-from packio.formats.lmdb.writing import LmdbWriter
+from packio.formats.lmdb.library import LmdbWriter
 from packio.images import encodings
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ _WRITES = """
 import random, sys
 from pathlib import Path
 import made
-from packio.formats.lmdb.writing import LmdbWriter
+from packio.formats.lmdb.library import LmdbWriter
 rng = random.Random(3)
 sizes = [rng.choice((0, 10, 1900, 2100, 9000, 150000)) for _ in range(2500)]
 writer = LmdbWriter(Path(sys.argv[1]), int(sys.argv[2]), 0)

@@ -15,8 +15,8 @@ import pytest
 
 import packio
 from packio import errors
+from packio.formats import mds
 from packio.formats.mds import FORMAT
-from packio.formats.mds import shard as mds_shard
 
 _FIXED = {
     "int": "<q", "uint8": "<B", "uint16": "<H", "uint32": "<I", "uint64": "<Q", "int8": "<b",
@@ -338,6 +338,6 @@ def test_garbage_crashes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_huge_config_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mds_shard, "_MOST_CONFIG", 50)
+    monkeypatch.setattr(mds, "_MOST_CONFIG", 50)
     with pytest.raises(errors.NotAPackError, match="config"):
         _scanned(tmp_path / "a", _victim())

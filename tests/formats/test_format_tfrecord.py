@@ -25,8 +25,8 @@ from PIL import Image
 
 import packio
 from packio import errors
-from packio.formats import Written
-from packio.formats.tfrecord import FORMAT, framing
+from packio.formats import Written, tfrecord
+from packio.formats.tfrecord import FORMAT
 from packio.formats.tfrecord import fields as example_fields
 
 if TYPE_CHECKING:
@@ -747,9 +747,9 @@ def test_every_turned_bit_is_found(tmp_path: Path, victim: bytes) -> None:
 
 def test_a_huge_length_with_a_right_checksum_allocates_nothing(tmp_path: Path) -> None:
     for length in (2**31 - 1, 2**63, 2**64 - 1):
-        (tmp_path / "huge").write_bytes(_framed(b"x") + framing.head(length))
+        (tmp_path / "huge").write_bytes(_framed(b"x") + tfrecord.head(length))
         with pytest.raises(errors.PackioError, match=r"record 1 at 17: (is cut off|has \d+ bytes)"):
-            list(framing.frames(tmp_path / "huge"))
+            list(tfrecord.frames(tmp_path / "huge"))
 
 
 def test_the_names_looked_for_are_told(tmp_path: Path) -> None:

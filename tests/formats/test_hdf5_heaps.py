@@ -22,7 +22,7 @@ import packio
 from packio import errors
 from packio.formats import Reading, hdf5
 from packio.formats.blobs import ranges
-from packio.formats.hdf5 import foreign, heaps
+from packio.formats.hdf5 import foreign, variable
 
 h5py: Any = pytest.importorskip("h5py")
 
@@ -93,15 +93,19 @@ _GZIP = {"chunks": (7,), "compression": "gzip"}
 _FILES: dict[str, Callable[[Path], Path]] = {
     "plain": _made,
     "growing": functools.partial(_made, chunked=_GROWING),
-    "gzip": functools.partial(_made, chunked=_GZIP),
-    "gzip and shuffle": functools.partial(_made, chunked={**_GZIP, "shuffle": True}),
     "latest": functools.partial(_made, libver="latest"),
     "latest, growing": functools.partial(_made, libver="latest", chunked=_GROWING),
     "user block": functools.partial(_made, userblock_size=1024),
-    "user block, gzip": functools.partial(_made, userblock_size=1024, chunked=_GZIP),
     "rewritten": _rewritten,
     "small addresses": _of_small_addresses,
     "signed": _signed,
+}
+
+
+_COMPRESSED: dict[str, Callable[[Path], Path]] = {
+    "gzip": functools.partial(_made, chunked=_GZIP),
+    "gzip and shuffle": functools.partial(_made, chunked={**_GZIP, "shuffle": True}),
+    "user block, gzip": functools.partial(_made, userblock_size=1024, chunked=_GZIP),
 }
 
 
@@ -113,6 +117,14 @@ def test_values_are_ranges_of_the_file(tmp_path: Path, name: str) -> None:
     assert [content[p.offset : p.offset + p.length] for p in places] == _values()
     with h5py.File(path) as file:
         assert [value.tobytes() for value in file["images"]] == _values()
+
+
+@pytest.mark.parametrize("name", _COMPRESSED)
+def test_h5py_reads_values_whose_references_are_compressed(tmp_path: Path, name: str) -> None:
+    path = _COMPRESSED[name](tmp_path / "a.h5")
+    assert {record.image.offset for record in hdf5.FORMAT.scan(path, Reading())} == {-1}
+    with packio.open(path) as pack:
+        assert [sample.data for sample in pack] == _values()
 
 
 def test_they_are_read_without_h5py(tmp_path: Path) -> None:
@@ -144,7 +156,7 @@ def test_a_changed_value_is_refused_by_its_checksum(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["plain", "gzip"])
 def test_they_convert_and_verify(tmp_path: Path, name: str) -> None:
-    path = _FILES[name](tmp_path / "a.h5")
+    path = {**_FILES, **_COMPRESSED}[name](tmp_path / "a.h5")
     out = packio.convert(path, tmp_path / "b.lmdb").out
     packio.reindex(path)
     for pack in (path, out):
@@ -179,7 +191,7 @@ def test_where_h5py_finds_other_bytes_it_reads_them(tmp_path: Path) -> None:
 
 # Heaps made here, from the specification
 
-_SIZES = heaps.Sizes(8, 8, 0)
+_SIZES = variable.Sizes(8, 8, 0)
 
 
 def _object(number: int, value: bytes, size: int | None = None) -> bytes:
@@ -195,7 +207,9 @@ def _collection(*objects: bytes, size: int | None = None, start: bytes = b"GCOL\
 def _found(path: Path, content: bytes, *references: tuple[int, int, int]) -> list[bytes]:
     path.write_bytes(content)
     with ranges.opened(path, 4096) as file:
-        offsets, lengths = heaps.find(file, np.array([*references], _SIZES.reference), _SIZES)
+        offsets, lengths = variable.find_values(
+            file, np.array([*references], _SIZES.reference), _SIZES
+        )
     return [content[o : o + n] for o, n in zip(offsets.tolist(), lengths.tolist(), strict=True)]
 
 

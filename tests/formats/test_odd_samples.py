@@ -16,8 +16,8 @@ import pytest
 from PIL import Image
 
 import packio
+from packio.formats import tfrecord
 from packio.formats.recordio import framing
-from packio.formats.tfrecord import framing as tf_framing
 from packio.formats.wire.protobuf import varint
 from packio.index.indexfile import crc32c
 
@@ -65,8 +65,8 @@ def _tfrecord(path: Path, samples: _Samples) -> None:
             elif label is not None:
                 features += _feature(b"label", 0x1A, varint(label))
             data = _sized(0x0A, features)
-            crc = tf_framing.TAIL.pack(tf_framing.masked(crc32c(data)))
-            file.write(tf_framing.head(len(data)) + data + crc)
+            crc = tfrecord.TAIL.pack(tfrecord.masked(crc32c(data)))
+            file.write(tfrecord.head(len(data)) + data + crc)
 
 
 def _lmdb(path: Path, samples: _Samples) -> None:

@@ -33,8 +33,9 @@ from packio import registry
 from packio.errors import PackioError
 from packio.formats import Reading
 from packio.formats.blobs import ranges
-from packio.formats.hdf5 import heaps
-from packio.formats.wire import Malformed, arrow_stream, pickles, protobuf
+from packio.formats.hdf5 import variable
+from packio.formats.lmdb import values as lmdb_values
+from packio.formats.wire import Malformed, pickles, protobuf
 from packio.images import encodings, jpeg_header, png
 from packio.index import indexfile
 
@@ -227,7 +228,7 @@ _metadata_target("n5", _n5)
 _metadata_target("zarr", _zarr)
 
 
-_SIZES_OF_HDF5 = heaps.Sizes(8, 8, 0)
+_SIZES_OF_HDF5 = variable.Sizes(8, 8, 0)
 _REFERENCES = 6
 
 
@@ -258,7 +259,7 @@ def _heap(data: bytes) -> None:
     content = data[: _REFERENCES * 16].ljust(_REFERENCES * 16, b"\0")
     references = np.frombuffer(content, _SIZES_OF_HDF5.reference)
     with ranges.opened(path, 4096) as file:
-        offsets, lengths = heaps.find(file, references, _SIZES_OF_HDF5)
+        offsets, lengths = variable.find_values(file, references, _SIZES_OF_HDF5)
     assert ((offsets >= 0) & (offsets + lengths <= len(data))).all()
 
 
@@ -324,7 +325,7 @@ _VALUES: list[object] = [
 
 @target("arrow", lambda: [_arrow()], Malformed)
 def _arrow_value(data: bytes) -> None:
-    arrow_stream.read(data)
+    lmdb_values.arrow(data)
 
 
 def _arrow() -> bytes:

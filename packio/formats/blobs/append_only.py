@@ -25,10 +25,7 @@ class Writer:
     """What the writers of tar, TFRecord and RecordIO share: files, places, reading back.
 
     A subclass has ``add``. It appends the bytes of each record to an `Output`, notes by `_note`
-    where the values of the record lie, and raises `_count`.
-
-    Args:
-        paths: The files, which do not exist yet. The first file is the shard.
+    where the values of the record lie, and raises `_count`. The first new file is the shard.
     """
 
     def __init__(self, *paths: Path) -> None:

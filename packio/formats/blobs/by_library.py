@@ -32,16 +32,13 @@ class Reader:
     """Read images through the library of their format.
 
     Each process opens the container when it first reads an image. A reader works in any number of
-    threads, and in forked and spawned processes. It pickles as its arguments.
-
-    Args:
-        find: Opens the container; a function of a module, or a method of a format.
-        survives_fork: Whether a forked process may use the container that its parent opened.
+    threads, and in forked and spawned processes. It pickles as its arguments; so `find`, which
+    opens the container, is a function of a module, or a method of a format.
     """
 
     def __init__(
         self, path: Path, reading: Reading, find: Callable[[Path, Reading], FoundSamples], *,
-        survives_fork: bool = False,
+        survives_fork: bool = False,  # a forked process may use what its parent opened
     ) -> None:  # fmt: skip
         self._path, self._find, self._survives_fork = path, find, survives_fork
         self._reading = dataclasses.replace(reading, label="")
@@ -92,11 +89,7 @@ class RowCache:
     """Samples of an array, decoded one row of chunks at a time; the last row is kept."""
 
     def __init__(self, load: Callable[[int, int], np.ndarray], chunk: int, size: int) -> None:
-        """Describe the array.
-
-        Args:
-            load: Decodes samples, from one number up to another, which may be beyond the last.
-        """
+        """`load` decodes samples, from one number up to another, which may be beyond the last."""
         self._load = load
         self._step = chunk if chunk * size <= _KEPT_BYTES else 1
         self._kept: tuple[int, np.ndarray] | None = None  # replaced as a whole: threads may read

@@ -188,9 +188,7 @@ def columns_of(
 ) -> ShardColumns:  # fmt: skip
     """Make columns of the arrays of a container, after checking them.
 
-    Args:
-        arrays: By name; where a ``length`` is not there, values are end to end.
-        pixels: Shape and type of ``data``, where it is an array of pixels.
+    Where a ``length`` is not there, values are end to end. `pixels` is shape and type of ``data``.
     """
     if pixels is not None:
         image = _pixels(*pixels, where)
@@ -284,11 +282,7 @@ def damaged(where: object, what: str) -> IntegrityError:
 def records(
     columns: ShardColumns, files: Sequence[str], places: Mapping[str, Ranges]
 ) -> Iterator[Record[Place]]:
-    """Yield the record of every sample.
-
-    Args:
-        files: Names of the files of the shard, as `Place` has them.
-    """
+    """Yield the record of every sample; `files` of the shard are named as `Place` has them."""
     others = columns.others
     keys, metas = _texts(others, "key"), _texts(others, "meta")
     label = others.get("label")

@@ -10,9 +10,8 @@ from typing import IO, TYPE_CHECKING, ClassVar
 from packio.errors import CannotCreateError
 from packio.formats import Written
 from packio.formats.blobs import spool
-from packio.formats.blobs.blob import Blob
 from packio.formats.blobs.columns import Header, ShardColumns, columns_of, prefix, records
-from packio.formats.blobs.spool import Pixels
+from packio.formats.blobs.spool import Blob, Pixels
 from packio.sample.record import Place, Record
 from packio.system.pools import ThreadPool
 
@@ -35,14 +34,9 @@ class Writer(spool.Writer):
         self, file: IO[bytes], blobs: Mapping[str, Blob], arrays: Mapping[str, np.ndarray],
         pixels: Pixels | None, text: str,
     ) -> Mapping[str, int]:  # fmt: skip
-        """Write the file.
+        """Write the file; return where each of the blobs begins in it, in bytes.
 
-        Args:
-            blobs: By name of the array: ``data``, and ``<name>_data`` of each other field.
-            pixels: What ``data`` is, if it is an array of pixels.
-
-        Returns:
-            Where each of the blobs begins in the file, in bytes.
+        Blobs have the names of their arrays: ``data``, and ``<name>_data`` of each other field.
         """
         raise NotImplementedError
 
@@ -73,12 +67,7 @@ def find(
     path: Path, header: Header, arrays: Mapping[str, np.ndarray],
     blobs: Mapping[str, tuple[int, int]], pixels: tuple[Sequence[int], str] | None,
 ) -> tuple[ShardColumns, Iterator[Record[Place]]]:  # fmt: skip
-    """Find the samples of a file that packio wrote.
-
-    Args:
-        blobs: Where the blob of each field lies, if it is there: offset and size in bytes.
-        pixels: Shape and dtype of ``data``, if it is an array of pixels.
-    """
+    """Find the samples of a file that packio wrote, whose blobs lie at (offset, size), in bytes."""
     sizes = {name: size for name, (_, size) in blobs.items()}
     columns = columns_of(arrays, sizes, header, path, pixels)
     return columns, records(columns, (path.name,), {

@@ -116,11 +116,9 @@ def labelled(
 def blob_of(
     offsets: np.ndarray, begin: int | None, size: int, path: Path, what: str
 ) -> tuple[BlobValues, Iterator[Record[Place]]]:
-    """Find images that lie end to end in one blob of a file.
+    """Find images that lie end to end in one blob of a file, at offsets as they were read.
 
-    Args:
-        offsets: Positions of the images in the blob, as they were read.
-        begin: Where the blob begins in the file; None: the blob is no range of bytes.
+    `begin` is where the blob begins in the file; None: the blob is no range of bytes.
     """
     if offsets.dtype.kind not in "iu":
         raise NotAPackError(f"{path}: {what} is {offsets.dtype}, integers are expected")
@@ -159,11 +157,7 @@ def labels_of(values: np.ndarray, where: str) -> list[Label]:
 
 
 def check_claim(count: int, size: int, chunk: int, stored: int, where: str) -> None:
-    """Compare the size that compressed samples claim with the bytes that are stored.
-
-    Args:
-        stored: Bytes of all of them together, as they lie on the disk.
-    """
+    """Compare the size that compressed samples claim with the bytes that all have on the disk."""
     most = _MOST_RATIO * stored + MOST_BYTES
     if chunk > MOST_BYTES or count * size > most or count > stored + _FEW:
         raise IntegrityError(

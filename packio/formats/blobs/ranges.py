@@ -28,6 +28,20 @@ _COMPRESSIONS = (  # name, first bytes, suffix, command that reads standard inpu
 )
 
 
+_FOLDERS = (  # containers that packio does not read: files by which they are told, what, how
+    (
+        ("dataset_info.json", "state.json"),
+        "a dataset that Hugging Face's save_to_disk wrote",
+        "pack it from Python: packio.pack(datasets.load_from_disk({path!r}), 'out.lmdb')",
+    ),
+    (
+        ("index.json", "chunk-0-0.bin"),
+        "a dataset of LitData",
+        "pack it from Python: packio.pack(litdata.StreamingDataset({path!r}), 'out.lmdb')",
+    ),
+)
+
+
 class Input:
     """An open file, read by range. Small reads close to each other share one system call."""
 
@@ -83,11 +97,9 @@ class _RemoteInput(Input):
 
 @contextlib.contextmanager
 def opened(path: Path, window: int = 1 << 15) -> Iterator[Input]:
-    """Open a file for reading.
+    """Open a file for reading, or an object at a URL that is open.
 
-    Args:
-        path: The file, or the URL of an object that is open.
-        window: Bytes that a small read takes at once; 0: each read takes its own bytes alone.
+    A small read takes `window` bytes at once; 0: each read takes its own bytes alone.
     """
     if isinstance(path, OpenUrl):
         yield _RemoteInput(path.opened)
@@ -100,6 +112,15 @@ def opened(path: Path, window: int = 1 << 15) -> Iterator[Input]:
         yield Input(descriptor, path, window)
     finally:
         os.close(descriptor)
+
+
+def refuse_unread(path: Path) -> None:
+    """Refuse a file or a folder that no format recognises, if its names tell what it is."""
+    if path.is_file():
+        refuse_compressed(path)
+    for names, what, way in _FOLDERS:
+        if all((path / name).is_file() for name in names):
+            raise NotAPackError(f"{path}: {what}; {way.format(path=str(path))}")
 
 
 def refuse_compressed(path: Path, start: bytes = b"") -> None:

@@ -8,7 +8,9 @@ reads there with what was added (`Blob.check`).
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
+import os
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,12 +18,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from packio.errors import OutputError
+from packio.errors import CannotCreateError, OutputError
 from packio.formats import Written
-from packio.formats.blobs.blob import Blob
 from packio.formats.blobs.columns import BlobValues, Header, ShardColumns
+from packio.index.indexfile import crc32c
 from packio.sample.record import IMAGE, MASK, Field, Record
-from packio.system.files import room_beside
+from packio.system.files import read_at, room_beside
+
+_CHUNK = 8 << 20  # bytes copied, or read back, at a time
+_TO_COPY_BY_HAND = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM}
 
 
 class Pixels(NamedTuple):
@@ -221,9 +226,8 @@ class BlobSpool:
             for name in sorted(self._box_columns, key=lambda name: (name != "labels", name)):
                 others[f"box_{name}"] = _joined(self._box_columns[name])
             others["box_offsets"] = _offsets(_int64(self._box_counts))
-        return ShardColumns(
-            {name: self._values(name) for name in self._order()}, others
-        ), self._header()
+        values = {name: self._values(name) for name in self._order()}
+        return ShardColumns(values, others), self._header()
 
     def _order(self) -> list[str]:
         """The image, the mask, and the other fields."""
@@ -238,19 +242,13 @@ class BlobSpool:
 
     def _label(self) -> dict[str, np.ndarray]:
         k = self._vector_length
-        vectors = (
-            0
-            if k is None
-            else len(self._vectors) // max(np.dtype(self._vector_type).itemsize * k, 1)
-        )
         if self._have("a label that is an int", len(self._labels)):
             return {"label": _int64(self._labels)}
-        if k is not None and self._have(f"a label of {k} numbers", vectors if k else len(self)):
-            return {
-                "label": np.frombuffer(bytes(self._vectors), self._vector_type).reshape(
-                    len(self), k
-                )
-            }
+        if k is None:
+            return {}
+        numbers = np.frombuffer(bytes(self._vectors), self._vector_type)
+        if self._have(f"a label of {k} numbers", len(numbers) // k if k else len(self)):
+            return {"label": numbers.reshape(len(self), k)}
         return {}
 
     def _have(self, what: str, count: int) -> bool:
@@ -295,3 +293,84 @@ def _offsets(length: np.ndarray) -> np.ndarray:
 
 def _ragged(data: bytearray, lengths: array[int]) -> tuple[np.ndarray, np.ndarray]:
     return np.frombuffer(bytes(data), np.uint8), _offsets(_int64(lengths))
+
+
+class Blob:
+    """Values end to end in a nameless temporary file, with their lengths and checksums.
+
+    The file has no name from the start, so nothing is left of it after a crash.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Create the file under the name ``path``, which is free, and remove the name at once."""
+        self._where = path
+        try:
+            self._file = path.open("x+b", buffering=1 << 20)
+            path.unlink()
+        except OSError as error:
+            raise CannotCreateError(f"{path}: cannot be created: {error.strerror}") from error
+        self.length: array[int] = array("q")  # bytes of each value
+        self.crc32c: array[int] = array("I")
+        self.present: array[int] = array("B")  # 0: a sample that has no value
+        self.size = 0  # bytes of all
+
+    def add(self, value: bytes | None) -> None:
+        """Append a value; None: the sample has none."""
+        self.present.append(value is not None)
+        value = value or b""
+        self._file.write(value)
+        self.length.append(len(value))
+        self.crc32c.append(crc32c(value))
+        self.size += len(value)
+
+    @property
+    def descriptor(self) -> int:
+        """The descriptor of the file, after everything is written."""
+        self._file.flush()
+        return self._file.fileno()
+
+    def copy(self, target: int, position: int, start: int = 0, stop: int | None = None) -> None:
+        """Copy bytes ``start``..``stop`` to a position of a file; OSError as it comes."""
+        source, stop = self.descriptor, self.size if stop is None else stop
+        shift, by_hand = position - start, False
+        while start < stop:
+            count = 0
+            if not by_hand:
+                try:  # within the kernel; some file systems even share the blocks
+                    count = os.copy_file_range(source, target, stop - start, start, start + shift)
+                except OSError as error:
+                    if error.errno not in _TO_COPY_BY_HAND:
+                        raise
+            if count == 0:
+                by_hand = True
+                chunk = os.pread(source, min(_CHUNK, stop - start), start)
+                if not chunk:
+                    raise OSError(errno.EIO, "the temporary file is shorter than what was written")
+                count = os.pwrite(target, chunk, start + shift)
+            start += count
+
+    def check(self, target: int, offset: np.ndarray, first: int = 0, where: object = "") -> None:
+        """Read values back from a file, and compare their checksums with those of what was added.
+
+        The values ``first``, ``first + 1``… lie at the offsets, int64 bytes, ascending.
+        """
+        length = np.frombuffer(self.length, np.int64)[first:] if self.length else np.zeros(0, "i8")
+        ends = offset + length[: len(offset)]
+        i = 0
+        while i < len(offset):
+            start = int(offset[i])  # at least one value at a time, else as many as fit a chunk
+            stop = max(i + 1, int(np.searchsorted(ends, start + _CHUNK, "right")))
+            chunk = memoryview(read_at(target, int(ends[stop - 1]) - start, start))
+            for k in range(i, stop):
+                value = chunk[int(offset[k]) - start : int(ends[k]) - start]
+                if crc32c(bytes(value)) != self.crc32c[first + k]:
+                    raise OutputError(
+                        f"{where}: record {first + k} reads back differently ({len(value)} bytes "
+                        f"at {offset[k]}); the disk or its driver is at fault"
+                    )
+            i = stop
+
+    def close(self) -> None:
+        """Close the file, which has no name and is then gone."""
+        with contextlib.suppress(OSError):  # flushes, and the disk may be full
+            self._file.close()

@@ -14,37 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from packio.errors import IntegrityError, NotAPackError, OptionError, PackioError, ReadError
 from packio.formats import Format, Reading
-from packio.formats.blobs import by_library
+from packio.formats.blobs import by_library, pixels
 from packio.formats.blobs.by_library import FoundSamples, RowCache
-from packio.formats.blobs.pixels import (
-    LABELS,
-    Label,
-    Order,
-    check_claim,
-    check_labels,
-    facts_of,
-    holds_many,
-    image_at,
-    is_as_stored,
-    labels_of,
-    only,
-    only_label,
-    order_of,
-    refuse_others,
-    size_of,
-    unknown,
-)
 from packio.formats.chunks import scanning
-from packio.formats.chunks.blocks import (
-    block_shape,
-    is_left_out,
-    library_errors,
-    missing,
-    read_rows,
-)
-from packio.formats.chunks.layout import Array, ChunkLayout, ForeignArray, Load, blocks
-from packio.formats.chunks.scanning import read_json
-from packio.formats.chunks.writing import Writer
+from packio.formats.chunks.layout import Array, ChunkLayout, ForeignArray, Load, Writer, blocks
 from packio.sample.record import Place, Record
 
 if TYPE_CHECKING:
@@ -78,10 +51,6 @@ class Chunked(Format):
         Others' samples are found in the arrays ``data`` and ``offsets``, not compressed, if no
         sample lies in two blocks; or in an array of pixels (`packio.formats.blobs.pixels`), however
         the array is cut, raw or compressed. Labels are an array of a usual name beside it.
-
-        Args:
-            reading: ``image`` is the path within it of the array of pixels, ``label`` that of the
-                labels.
         """
         layout = self.layout(path)
         found = _found(path, layout, reading)
@@ -110,16 +79,19 @@ def _found(
     path: Path, layout: ChunkLayout, reading: Reading, *, check: bool = True
 ) -> FoundSamples | None:
     """The images of a container; None if it has no array of pixels."""
-    order, image, label = order_of(reading.layout), reading.image, reading.label
-    layout.refuse(path)
+    order, image, label = pixels.order_of(reading.layout), reading.image, reading.label
     if image is None and scanning.is_blob(path, layout):
         there: _There = {}
     else:
         there = _arrays(path, layout)
-    many = {n: _described(n, s) for n, s in there.items() if _may_be_images(s)}
-    names = only(many, path) if image is None else [image.strip("/")]
+    many = {
+        name: _described(name, stored) for name, stored in there.items()
+        if isinstance(stored, ForeignArray)
+        and pixels.holds_many(stored.array.shape, stored.array.dtype)
+    }  # fmt: skip
+    names = pixels.only(many, path) if image is None else [image.strip("/")]
     if names:
-        refuse_others(there, names[0][: names[0].rfind("/") + 1], image, path)
+        pixels.refuse_others(there, names[0][: names[0].rfind("/") + 1], image, path)
         return _images(path, layout, there, names[0], label, order, check=check)
     for error in there.values():
         if isinstance(error, PackioError):  # it may have been the images
@@ -134,7 +106,7 @@ def _arrays(path: Path, layout: ChunkLayout) -> _There:
     found: dict[str, ForeignArray | PackioError] = {}
     for folder, inner, _ in os.walk(path):
         inner.sort()
-        metadata = read_json(Path(folder, layout.metadata))
+        metadata = scanning.read_json(Path(folder, layout.metadata))
         if metadata is None or not layout.is_array(metadata):
             continue
         inner.clear()  # what is in an array is its blocks
@@ -147,10 +119,6 @@ def _arrays(path: Path, layout: ChunkLayout) -> _There:
     return found
 
 
-def _may_be_images(stored: ForeignArray | PackioError) -> bool:
-    return isinstance(stored, ForeignArray) and holds_many(stored.array.shape, stored.array.dtype)
-
-
 def _described(name: str, stored: ForeignArray | PackioError) -> str:
     if isinstance(stored, PackioError):
         return f"{name} (not read)"
@@ -160,26 +128,26 @@ def _described(name: str, stored: ForeignArray | PackioError) -> str:
 def _named(option: str, name: str, there: _There, path: Path) -> ForeignArray:
     stored = there.get(name)
     if stored is None:
-        raise unknown(option, name, [_described(*item) for item in there.items()], path)
+        raise pixels.unknown(option, name, [_described(*item) for item in there.items()], path)
     if isinstance(stored, PackioError):
         raise stored
     return stored
 
 
 def _images(
-    path: Path, layout: ChunkLayout, there: _There, name: str, label: str | None, order: Order, *,
-    check: bool,
+    path: Path, layout: ChunkLayout, there: _There, name: str, label: str | None,
+    order: pixels.Order, *, check: bool,
 ) -> FoundSamples:  # fmt: skip
     """The images of an array, with their labels."""
     stored, folder = _named("image", name, there, path), path / name
     array = stored.array
-    facts = facts_of(array.shape[1:], array.dtype, order, str(folder))
-    count, size = array.shape[0], size_of(facts)
+    facts = pixels.facts_of(array.shape[1:], array.dtype, order, str(folder))
+    count, size = array.shape[0], pixels.size_of(facts)
     if check:
         _check(stored, folder)
     labels = _labels(path, there, name, label, count)
     whole = array.block[1:] == array.shape[1:]
-    ranged = stored.is_plain and whole and is_as_stored(array.dtype)
+    ranged = stored.is_plain and whole and pixels.is_as_stored(array.dtype)
 
     def found() -> Iterator[Record[Place]]:
         zeros, rows = (0,) * (len(array.shape) - 1), array.block[0]
@@ -187,28 +155,28 @@ def _images(
         for i in range(count):
             if ranged and i % rows == 0:
                 file = os.path.join(name, array.block_name(i // rows, *zeros))
-                is_there = not is_left_out(path / file, array)
+                is_there = not scanning.is_left_out(path / file, array)
                 file = file if is_there else os.path.join(name, layout.metadata)
             offset = array.header_bytes + i % rows * size if ranged and is_there else -1
             of = None if labels is None else labels[i]
-            yield image_at(b"%08d" % i, file, offset, size, facts, of)
+            yield pixels.image_at(b"%08d" % i, file, offset, size, facts, of)
 
     return FoundSamples(count, found(), RowCache(_loader(stored, folder), stored.chunk[0], size))
 
 
 def _labels(
     path: Path, there: _There, name: str, label: str | None, count: int
-) -> list[Label] | None:
+) -> list[pixels.Label] | None:
     if label is None:
-        beside = (os.path.join(os.path.dirname(name), other) for other in LABELS)
-        label = only_label([other for other in beside if other in there], path)
+        beside = (os.path.join(os.path.dirname(name), other) for other in pixels.LABELS)
+        label = pixels.only_label([other for other in beside if other in there], path)
     if not label:
         return None
     folder, stored = path / label.strip("/"), _named("label", label.strip("/"), there, path)
     array = stored.array
-    check_labels(array.shape, array.dtype, count, str(folder))
+    pixels.check_labels(array.shape, array.dtype, count, str(folder))
     _check(stored, folder)
-    return labels_of(_loader(stored, folder)(0, count), str(folder))
+    return pixels.labels_of(_loader(stored, folder)(0, count), str(folder))
 
 
 def _check(stored: ForeignArray, folder: Path) -> None:
@@ -218,15 +186,15 @@ def _check(stored: ForeignArray, folder: Path) -> None:
     _check_left_out(array, folder)
     total = 0
     for numbers in blocks(array):
-        if is_left_out(folder / array.block_name(*numbers), array):
+        if scanning.is_left_out(folder / array.block_name(*numbers), array):
             continue
         if stored.is_plain:
-            shape = block_shape(folder, array, numbers)
+            shape = scanning.block_shape(folder, array, numbers)
             total += math.prod(shape) * array.dtype.itemsize
         else:
             total += _size(folder / array.block_name(*numbers))
     chunk = math.prod(stored.chunk) * array.dtype.itemsize
-    check_claim(array.shape[0], size, chunk, total, str(folder))
+    pixels.check_claim(array.shape[0], size, chunk, total, str(folder))
 
 
 def _check_left_out(array: Array, folder: Path) -> None:
@@ -247,7 +215,7 @@ def _size(path: Path) -> int:
     try:
         return path.stat().st_size
     except FileNotFoundError as error:
-        raise missing(path) from error
+        raise scanning.missing(path) from error
     except OSError as error:
         raise ReadError(f"{path}: cannot be read: {error.strerror}") from error
 
@@ -258,12 +226,12 @@ def _loader(stored: ForeignArray, folder: Path) -> Load:
     opened: list[Load] = []  # by the library, when first used
 
     def by_its_library(first: int, stop: int) -> np.ndarray:
-        with library_errors(folder):
+        with scanning.library_errors(folder):
             if not opened and stored.library is not None:
                 opened.append(stored.library(folder))
             return opened[0](first, min(stop, array.shape[0]))
 
     def by_blocks(first: int, stop: int) -> np.ndarray:
-        return read_rows(folder, array, first, stop, stored.decode)
+        return scanning.read_rows(folder, array, first, stop, stored.decode)
 
     return by_blocks if stored.library is None else by_its_library

@@ -1,7 +1,7 @@
 """What N5 and Zarr share: arrays cut into blocks, one file a block.
 
-`packio.formats.blobs.columns` says which arrays there are, `packio.formats.chunks.writing` writes
-them, `packio.formats.chunks.scanning` reads them.
+`packio.formats.blobs.columns` says which arrays there are, `Writer` writes them, and
+`packio.formats.chunks.scanning` reads them.
 
 A blob of values is cut so that no value lies in two blocks. Each block but the last takes as many
 values as fit, in order; zeros fill the rest of the block. The offsets count these zeros, so
@@ -13,16 +13,23 @@ images as fit.
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
+import os
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from packio.errors import NotAPackError
-from packio.formats import Ranges
+from packio.errors import CannotCreateError, NotAPackError, OutputError
+from packio.formats import Ranges, Written
+from packio.formats.blobs import spool
+from packio.formats.blobs.columns import VERSION, ShardColumns, prefix
+from packio.formats.blobs.spool import Pixels
+from packio.sample.record import IMAGE, Field, Record
 
 Decode = Callable[[bytes, int], bytes]  # content of a block, bytes of its values → its values
 Load = Callable[[int, int], np.ndarray]  # rows of an array, from one number up to another
@@ -87,29 +94,21 @@ class ForeignArray(NamedTuple):
         return self.array
 
 
-class ChunkLayout:
-    """What N5 and Zarr, 2 and 3, do differently.
-
-    Attributes:
-        metadata: Name of the file that describes a group or an array.
-        largest: Bytes that a block may have.
-    """
+class ChunkLayout(Protocol):
+    """What N5 and Zarr, 2 and 3, do differently."""
 
     container: str
-    metadata: str
-    largest: int = 2**62
+    metadata: str  # name of the file that describes a group or an array
+    largest: int = 2**62  # bytes that a block may have
 
     def array(self, shape: tuple[int, ...], block: tuple[int, ...], dtype: np.dtype) -> Array:
         """An array as packio writes it."""
-        raise NotImplementedError
 
     def describe_group(self, attributes: dict[str, Any]) -> dict[str, Any]:
         """Metadata of a group with some attributes."""
-        raise NotImplementedError
 
     def describe_array(self, array: Array) -> dict[str, Any]:
         """Metadata of an array."""
-        raise NotImplementedError
 
     def attributes(self, metadata: dict[str, Any]) -> Any:
         """Attributes of a group with some metadata."""
@@ -121,10 +120,6 @@ class ChunkLayout:
 
     def stored(self, metadata: dict[str, Any], where: str) -> ForeignArray:
         """The array that metadata describe."""
-        raise NotImplementedError
-
-    def refuse(self, path: Path) -> None:
-        """Raise NotAPackError if a directory is of another format."""
 
 
 def block_header(shape: tuple[int, ...]) -> bytes:
@@ -133,15 +128,11 @@ def block_header(shape: tuple[int, ...]) -> bytes:
 
 
 def cut(length: np.ndarray, unit: int = 1) -> tuple[int, list[int], np.ndarray]:
-    """Lay values out in blocks so that none lies in two.
+    """Lay values of some lengths out in blocks so that none lies in two.
 
-    Args:
-        length: Of each value; (N,) int64 bytes.
-        unit: Bytes that a block has a multiple of; at most those of the largest value.
-
-    Returns:
-        Bytes of a block; the number of the first value of each block, and N; the position of each
-        value, and the end of the last one, in the row of blocks, (N+1,) int64 bytes.
+    A block has a multiple of ``unit`` bytes, which are at most those of the largest value. Returns
+    bytes of a block; the number of the first value of each block, and N; the position of each
+    value, and the end of the last one, in the row of blocks, (N+1,) int64 bytes.
     """
     starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(length, dtype=np.int64)))
     total = int(starts[-1])
@@ -168,12 +159,7 @@ def small_block(values: np.ndarray) -> tuple[int, ...]:
 def place(array: Array, offsets: np.ndarray, length: np.ndarray) -> Ranges:
     """Tell the block, and the position in its file, of values of an array cut along its first axis.
 
-    An empty value at the end of the last block stays in it.
-
-    Args:
-        array: Of bytes, or of pixels.
-        offsets: Positions of the values in the row of blocks, in bytes.
-        length: Lengths of the values, in bytes.
+    An empty value at the end of the last block stays in it. Offsets count in the row of blocks.
     """
     size, count = array.block_bytes, array.grid()[0]
     number = np.minimum(offsets // size, count - 1)
@@ -193,3 +179,133 @@ def _numbers(grid: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     for first in _numbers(grid[:-1]):
         for last in range(grid[-1]):  # itertools.product and numpy.ndindex take no endless ranges
             yield (*first, last)
+
+
+class Writer(spool.Writer):
+    """Write records into a new directory; the same records give the same bytes.
+
+    `close` cuts the blocks, for it needs to know the largest value.
+    """
+
+    def __init__(self, layout: ChunkLayout, path: Path, classes: Sequence[str]) -> None:
+        """Create the directory."""
+        self._layout = layout
+        self._files: list[str] = []
+        self._sidecars: list[str] = []
+        try:
+            path.mkdir()
+        except OSError as error:
+            raise CannotCreateError(f"{path}: cannot be created: {error.strerror}") from error
+        super().__init__(path, classes)
+
+    def add(self, records: Sequence[Record[Field]]) -> None:
+        """Append records."""
+        most = self._layout.largest
+        for record in records:
+            if any(len(field.data) > most for field in record.fields.values()):
+                raise OutputError(f"{self._path}: {record.key!r} has over {most} bytes")
+        super().add(records)
+
+    def _write(self) -> Written:
+        columns, header = self._spool.finish()
+        pixels = self._pixels()
+        places, values = {}, dict(columns.values)
+        for name, found in columns.values.items():
+            ranges, offsets = self._cut(name, found.length, pixels if name == IMAGE else None)
+            places[name] = found.without_absent(ranges)
+            values[name] = found._replace(offsets=offsets)
+        for name, array in ShardColumns(values, columns.others).arrays(lengths=True).items():
+            if pixels is None or name not in ("offsets", "length"):
+                self._write_array(name, array)
+        attributes = {"packio": header.text(self._layout.container, self._classes)}
+        self._write_json("", self._layout.describe_group(attributes))
+        info = {"version": VERSION, **(pixels.info if pixels is not None else {})}
+        return Written(tuple(self._files), places, tuple(sorted(self._sidecars)), info)
+
+    def _pixels(self) -> Pixels | None:
+        pixels = self._spool.pixels()
+        if pixels is None:
+            return None
+        array = self._layout.array(pixels.shape, pixels.shape, pixels.dtype)
+        return pixels if array.dtype == pixels.dtype else None  # big-endian: no raw pixels
+
+    def _cut(
+        self, field: str, length: np.ndarray, pixels: Pixels | None
+    ) -> tuple[Ranges, np.ndarray]:
+        """Write a blob; return where its values lie, and their offsets in the row of blocks."""
+        name, blob = f"{prefix(field)}data", self._spool.blobs[field]
+        size, cuts, offsets = cut(length, 1 if pixels is None else pixels.row_bytes)
+        if pixels is None:
+            # An array of no bytes has no block, but every sample has a file, be it empty.
+            array = self._layout.array((max(int(offsets[-1]), 1),), (size,), np.dtype("u1"))
+        else:
+            block = (size // pixels.row_bytes, *pixels.shape[1:])
+            array = self._layout.array(pixels.shape, block, pixels.dtype)
+        self._write_json(name, self._layout.describe_array(array))
+        starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(length)))
+        first_file = len(self._files)
+        for number, (first, stop) in enumerate(itertools.pairwise(cuts)):
+            file_name = f"{name}/{array.block_name(number, *[0] * (len(array.shape) - 1))}"
+            self._files.append(file_name)
+            with _BlockFile(self._path / file_name, array, number) as file:
+                blob.copy(
+                    file.descriptor, array.header_bytes, int(starts[first]), int(starts[stop])
+                )
+                at = offsets[first:stop] - number * size + array.header_bytes
+                blob.check(file.descriptor, at, first, self._path / file_name)
+        ranges = place(array, offsets[:-1], length)
+        ranges = ranges._replace(file=ranges.file + np.uint32(first_file))
+        return ranges, offsets
+
+    def _write_array(self, name: str, values: np.ndarray) -> None:
+        block = small_block(values)
+        array, rows = self._layout.array(values.shape, block, values.dtype), block[0]
+        self._write_json(name, self._layout.describe_array(array))
+        for number in range(array.grid()[0] if values.size else 0):
+            part = values[number * rows : (number + 1) * rows].astype(array.dtype)
+            file_name = f"{name}/{array.block_name(number, *[0] * (values.ndim - 1))}"
+            self._sidecars.append(file_name)
+            with _BlockFile(self._path / file_name, array, number) as file:
+                file.write(part.tobytes())
+
+    def _write_json(self, folder: str, metadata: dict[str, Any]) -> None:
+        (self._path / folder).mkdir(exist_ok=True)
+        name = os.path.join(folder, self._layout.metadata)
+        text = json.dumps(metadata, indent=2, sort_keys=True) + "\n"
+        (self._path / name).write_text(text, encoding="ascii")
+        self._sidecars.append(name)
+
+
+class _BlockFile:
+    """A new block, one of a row of blocks along the first axis, as long as it will be."""
+
+    def __init__(self, path: Path, array: Array, number: int) -> None:
+        rows = array.block[0]
+        if array.headers:  # N5's last block ends where the array does
+            rows = min(rows, array.shape[0] - number * rows)
+        shape = (rows, *array.block[1:])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._header = block_header(shape) if array.headers else b""
+        self._file = path.open("x+b", buffering=0)
+        self.descriptor = self._file.fileno()
+        try:
+            size = len(self._header) + math.prod(shape) * array.dtype.itemsize
+            os.truncate(self.descriptor, size)  # what is not written is zeros
+            self.write(self._header, at=0)
+        except OSError:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> _BlockFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def write(self, data: bytes, at: int | None = None) -> None:
+        """Write at a position, by default that of the values."""
+        position = len(self._header) if at is None else at
+        left = memoryview(data)
+        while left:
+            count = os.pwrite(self.descriptor, left, position)
+            left, position = left[count:], position + count

@@ -18,8 +18,8 @@ h5py makes the file's metadata in memory. packio then writes the blobs itself, w
 calls: a full disk is an error of packio's, while HDF5 would crash the process.
 
 Files of others are read too. An image that is a range of bytes is read as such; so are values of
-variable length, which `packio.formats.hdf5.heaps` finds. h5py reads all other images (compressed,
-cut across the images), in a process of its own, as a damaged file can crash HDF5.
+variable length, which `packio.formats.hdf5.variable` finds. h5py reads all other images
+(compressed, cut across the images), in a process of its own, as a damaged file can crash HDF5.
 
 Source: HDF5 File Format Specification, version 3.0,
 https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html
@@ -27,25 +27,30 @@ https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
 import numpy as np
 
 from packio import registry
+from packio.errors import IntegrityError, NotAPackError
 from packio.formats import Caps, Format, Reading
 from packio.formats.blobs import one_file
-from packio.formats.blobs.blob import Blob
-from packio.formats.blobs.by_library import ReaderApart
-from packio.formats.blobs.spool import Pixels
-from packio.formats.hdf5 import scanning
-from packio.sample.record import Place, Record
+from packio.formats.blobs.by_library import FoundSamples, ReaderApart
+from packio.formats.blobs.columns import prefix, read_header
+from packio.formats.blobs.spool import Blob, Pixels
+from packio.formats.hdf5 import foreign
+from packio.formats.hdf5.datasets import h5py_errors, open_file, opened, place, slices
+from packio.sample.record import IMAGE, Place, Record
+from packio.system import files
 
 _ALIGNMENT = 4096  # bytes, of every dataset at least as large; there are only a few
 _MOST_FIXED = 60_000  # bytes of an attribute in an object header, which has 64 KiB at most
-_PAGE = 1 << 16  # bytes that `_Memory` holds in one piece
+_PIECE = 1 << 20  # bytes copied at a time
+_CONVERT = "convert it: h5repack -l CONTI -f NONE old.h5 new.h5"
 
 _Kind = tuple[tuple[int, ...], np.dtype]  # shape and type of a dataset
 
@@ -65,11 +70,11 @@ class Hdf5(Format):
     def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
         """Yield every sample; `packio.formats.hdf5.foreign` says which files of others are read.
 
-        Args:
-            reading: ``image`` is the path within the file of the dataset of images, or of the group
-                that has a dataset for each image; ``label`` that of the labels.
+        ``reading.image`` is the path of the dataset of images, or of the group that has a dataset
+        for each image; ``reading.label`` that of the labels.
         """
-        return scanning.scan(path, reading)
+        with opened(path) as file:
+            yield from _found(file, path, reading).records
 
     def writer(
         self, path: Path, *, count: int = 0, size: int = 0, classes: Sequence[str] = (),
@@ -80,7 +85,7 @@ class Hdf5(Format):
 
     def reader(self, path: Path, reading: Reading) -> ReaderApart:
         """What reads images that are no range of bytes."""
-        return ReaderApart(path, reading, f"{scanning.__name__}:{scanning.find.__name__}")
+        return ReaderApart(path, reading, f"{__name__}:{find.__name__}")
 
 
 class Writer(one_file.Writer):
@@ -101,21 +106,19 @@ class Writer(one_file.Writer):
         room: dict[str, _Kind] = {n: ((blob.size,), np.dtype("u1")) for n, blob in blobs.items()}
         if pixels is not None:
             room["data"] = pixels
-        memory = _Memory()
-        begins = _lay_out(self._h5py, memory, arrays, room, text)
-        memory.save(file.fileno())
+        # In memory, with holes, h5py cannot run out of disk.
+        with open(os.memfd_create("packio-hdf5"), "w+b", buffering=0) as memory:
+            begins = _lay_out(self._h5py, memory, arrays, room, text)
+            _copy_data(memory.fileno(), file.fileno())
         for name, blob in blobs.items():
             blob.copy(file.fileno(), begins[name])
         return begins
 
 
 def _lay_out(
-    h5py: Any,
-    memory: _Memory,
-    arrays: Mapping[str, np.ndarray],
-    room: Mapping[str, _Kind],
+    h5py: Any, memory: IO[bytes], arrays: Mapping[str, np.ndarray], room: Mapping[str, _Kind],
     text: str,
-) -> dict[str, int]:
+) -> dict[str, int]:  # fmt: skip
     """Make a file in memory, with room for further datasets; return where these begin."""
     begins = {}
     with h5py.File(
@@ -145,69 +148,90 @@ def _create(h5py: Any, file: Any, name: str, dtype: np.dtype, shape: tuple[int, 
     return h5py.h5d.create(file.id, name.encode(), kind, space, options)
 
 
-class _Memory:
-    """A file in memory with holes, in which h5py cannot run out of disk."""
+def _copy_data(source: int, target: int) -> None:
+    """Copy a file in memory to an empty file, holes as holes."""
+    size, start = os.fstat(source).st_size, 0
+    os.ftruncate(target, size)
+    while start < size:
+        try:
+            start = os.lseek(source, start, os.SEEK_DATA)
+        except OSError:  # there is only a hole left
+            return
+        stop = os.lseek(source, start, os.SEEK_HOLE)
+        while start < stop:
+            piece = os.pread(source, min(_PIECE, stop - start), start)
+            start += os.pwrite(target, piece, start)
 
-    def __init__(self) -> None:
-        self._pages: dict[int, bytearray] = {}
-        self._position = self._size = 0
 
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
-        self._position = start + offset
-        return self._position
+def find(path: Path, reading: Reading) -> FoundSamples:
+    """Open a file for reading images that are no range of bytes."""
+    file = open_file(path)
+    with h5py_errors(path):
+        found = _found(file, path, reading)
+    return found._replace(read=functools.partial(_read, file, path, found.read))
 
-    def tell(self) -> int:
-        return self._position
 
-    def truncate(self, size: int) -> int:
-        self._size = size
-        return size
+def _read(_: Any, path: Path, read: Callable[[int], bytes], number: int) -> bytes:
+    """Read an image; the first argument keeps the file open."""
+    with h5py_errors(f"{path}: sample {number}"):
+        return read(number)
 
-    def flush(self) -> None:
-        pass
 
-    def read(self, size: int) -> bytes:
-        buffer = bytearray(size)
-        self.readinto(buffer)
-        return bytes(buffer)
+def _found(file: Any, path: Path, reading: Reading) -> FoundSamples:
+    if "packio" in file.attrs and reading.image is None:
+        return _own(file, path)
+    return foreign.found(file, path, reading)
 
-    def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer).cast("B")
-        for page, at, done, count in self._pieces(len(view)):
-            piece = self._pages.get(page, bytes(_PAGE))
-            view[done : done + count] = piece[at : at + count]
-        self._position += len(view)
-        return len(view)
 
-    def write(self, buffer: Any) -> int:
-        view = memoryview(buffer).cast("B")
-        for page, at, done, count in self._pieces(len(view)):
-            piece = self._pages.setdefault(page, bytearray(_PAGE))
-            piece[at : at + count] = view[done : done + count]
-        self._position += len(view)
-        self._size = max(self._size, self._position)
-        return len(view)
+def _own(file: Any, path: Path) -> FoundSamples:
+    text = file.attrs["packio"]
+    if isinstance(text, bytes):  # so h5py gives strings of fixed length
+        text = text.decode("ascii")
+    header = read_header(text, "hdf5", path)
+    arrays = {name: _contiguous(file[name], path) for name in _there(file, header.arrays, path)}
+    blob_names = {f"{prefix(name)}data": name for name in header.kinds}
+    there = _there(file, blob_names, path)
+    blobs = {blob_names[name]: _one_range(file[name], path) for name in there}
+    pixels = None
+    if IMAGE in blobs and len(file["data"].shape or ()) > 1:
+        pixels = file["data"].shape, str(file["data"].dtype)
+    columns, found = one_file.find(path, header, arrays, blobs, pixels)
+    if pixels is None:
+        return FoundSamples(len(columns), found, slices(file["data"], columns.values[IMAGE]))
+    return FoundSamples(len(columns), found, lambda number: file["data"][number].tobytes())
 
-    def _pieces(self, length: int) -> list[tuple[int, int, int, int]]:
-        """Page, position in it, bytes done before, bytes; of a range at the position."""
-        pieces, done = [], 0
-        while done < length:
-            page, at = divmod(self._position + done, _PAGE)
-            count = min(_PAGE - at, length - done)
-            pieces.append((page, at, done, count))
-            done += count
-        return pieces
 
-    def save(self, descriptor: int) -> None:
-        """Write the content to an empty file, holes as holes."""
-        os.ftruncate(descriptor, self._size)
-        for page, content in sorted(self._pages.items()):
-            begin = page * _PAGE
-            view = memoryview(content)[: max(0, self._size - begin)]
-            while view:
-                count = os.pwrite(descriptor, view, begin)
-                view, begin = view[count:], begin + count
+def _there(file: Any, names: Any, path: Path) -> Iterator[str]:
+    """Yield the names at the root that are datasets of this file."""
+    h5py = registry.require("h5py", "hdf5")
+    for name in names:
+        if isinstance(file.get(name, getlink=True), h5py.HardLink):
+            if not isinstance(file[name], h5py.Dataset):
+                raise IntegrityError(f"{path}: {name} is no dataset; restore or repack the file")
+            yield name
+
+
+def _one_range(dataset: Any, path: Path) -> tuple[int, int]:
+    placed = place(dataset, path)
+    if placed is None:
+        raise NotAPackError(
+            f"{path}: {dataset.name} is not one range of bytes of this file (it is chunked, "
+            f"compressed or compact); {_CONVERT}"
+        )
+    return placed
+
+
+def _contiguous(dataset: Any, path: Path) -> np.ndarray:
+    offset, size = _one_range(dataset, path)
+    if dataset.dtype.hasobject:
+        raise IntegrityError(f"{path}: {dataset.name} is of variable length, which it never is")
+    with files.opened(path) as file:
+        file.seek(offset)
+        content = file.read(size)
+    if len(content) < size:
+        raise IntegrityError(f"{path}: {dataset.name} is cut off; the file shrinks")
+    values: np.ndarray = np.frombuffer(content, dataset.dtype).reshape(dataset.shape)
+    return values
 
 
 FORMAT = Hdf5()

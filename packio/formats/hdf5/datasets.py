@@ -142,7 +142,8 @@ def is_plain(dataset: Any) -> bool:
 
 
 def _check_chunks(dataset: Any, stored: int, where: str) -> None:
-    rows, expected = dataset.shape[0] if dataset.shape else 1, _grid(dataset)
+    rows = dataset.shape[0] if dataset.shape else 1
+    expected = math.prod(-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
     chunk = math.prod(dataset.chunks) * dataset.dtype.itemsize
     check_claim(rows, bytes_of(dataset) // rows, chunk, stored, where)
     count = dataset.id.get_num_chunks()
@@ -164,15 +165,10 @@ def _check_chunks(dataset: Any, stored: int, where: str) -> None:
             )
 
 
-def _grid(dataset: Any) -> int:
-    return math.prod(-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
-
-
 def chunk_offsets(dataset: Any, path: Path) -> np.ndarray | None:
     """Tell where the chunks of a dataset lie: (chunks,) int64 bytes.
 
-    Returns:
-        None if the chunks are filtered, or do not consist of whole rows.
+    None if the chunks are filtered, or do not consist of whole rows.
     """
     filters = dataset.id.get_create_plist().get_nfilters()
     whole = dataset.chunks is not None and dataset.chunks[1:] == dataset.shape[1:]

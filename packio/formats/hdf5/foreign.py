@@ -20,30 +20,8 @@ import numpy as np
 from packio import registry
 from packio.errors import NotAPackError, OptionError
 from packio.formats import Reading
-from packio.formats.blobs import ranges
+from packio.formats.blobs import pixels, ranges
 from packio.formats.blobs.by_library import FoundSamples, RowCache
-from packio.formats.blobs.pixels import (
-    IMAGES,
-    LABELS,
-    OFFSETS,
-    Label,
-    Order,
-    blob_of,
-    check_labels,
-    facts_of,
-    holds_many,
-    image_at,
-    is_as_stored,
-    labelled,
-    labels_of,
-    only,
-    only_label,
-    order_of,
-    refuse_others,
-    size_of,
-    unknown,
-    without_padding,
-)
 from packio.formats.hdf5 import variable
 from packio.formats.hdf5.datasets import bytes_of, chunk_offsets, datasets, described, place, slices
 from packio.sample.record import Place, Record
@@ -51,11 +29,11 @@ from packio.sample.record import Place, Record
 
 def found(file: Any, path: Path, reading: Reading) -> FoundSamples:
     """Find the samples of a file."""
-    order, there = order_of(reading.layout), datasets(file, path)
+    order, there = pixels.order_of(reading.layout), datasets(file, path)
     names = _names_of_images(there, reading.image, path)
     name, first = names[0], there[names[0]]
-    refuse_others(there, name[: name.rfind("/") + 1], reading.image, path)
-    is_blob = _is_bytes(first) and _beside(there, name, OFFSETS) is not None
+    pixels.refuse_others(there, name[: name.rfind("/") + 1], reading.image, path)
+    is_blob = _is_bytes(first) and _beside(there, name, pixels.OFFSETS) is not None
     if len(names) > 1 or not (is_blob or _holds_many(first)):
         if reading.label:
             raise OptionError(
@@ -64,7 +42,7 @@ def found(file: Any, path: Path, reading: Reading) -> FoundSamples:
         return _each({name: there[name] for name in names}, order, path)
     found = _blob(there, name, path) if is_blob else _array(first, order, path)
     labels = _labels(there, name, reading.label, found.total, path)
-    return found._replace(records=labelled(found.records, labels))
+    return found._replace(records=pixels.labelled(found.records, labels))
 
 
 def _names_of_images(there: Mapping[str, Any], image: str | None, path: Path) -> list[str]:
@@ -73,15 +51,19 @@ def _names_of_images(there: Mapping[str, Any], image: str | None, path: Path) ->
         wanted = image.strip("/")
         names = [n for n in there if wanted in ("", n) or n.startswith(f"{wanted}/")]
         if not names:
-            raise unknown("image", image, map(described, there.values()), path)
+            raise pixels.unknown("image", image, map(described, there.values()), path)
         return names
-    blob = [n for n in IMAGES if n in there and _is_bytes(there[n]) and _beside(there, n, OFFSETS)]
+    blob = [
+        n
+        for n in pixels.IMAGES
+        if n in there and _is_bytes(there[n]) and _beside(there, n, pixels.OFFSETS)
+    ]
     many = {
         n: described(d)
         for n, d in there.items()
-        if _holds_many(d) and (d.dtype.kind not in "SV" or n.rpartition("/")[2] in IMAGES)
+        if _holds_many(d) and (d.dtype.kind not in "SV" or n.rpartition("/")[2] in pixels.IMAGES)
     }
-    return blob[:1] or only(many, path) or list(there)
+    return blob[:1] or pixels.only(many, path) or list(there)
 
 
 def _is_bytes(dataset: Any) -> bool:
@@ -92,7 +74,7 @@ def _holds_many(dataset: Any) -> bool:
     """Whether a dataset is of many images: pixels, or values of bytes, one each."""
     shape, dtype = dataset.shape or (), dataset.dtype
     if len(shape) != 1:
-        return holds_many(shape, dtype)
+        return pixels.holds_many(shape, dtype)
     of_bytes = dtype.kind in "SV" and dtype.names is None
     return of_bytes or registry.require("h5py", "hdf5").check_vlen_dtype(dtype) in (
         np.uint8,
@@ -108,41 +90,41 @@ def _beside(there: Mapping[str, Any], name: str, others: Sequence[str]) -> str |
 
 def _labels(
     there: Mapping[str, Any], name: str, label: str | None, count: int, path: Path
-) -> list[Label] | None:
+) -> list[pixels.Label] | None:
     """Labels of the images of a dataset."""
     group = name[: name.rfind("/") + 1]
-    usual = [group + n for n in LABELS if group + n in there]
-    wanted = only_label(usual, path) if label is None else label.strip("/")
+    usual = [group + n for n in pixels.LABELS if group + n in there]
+    wanted = pixels.only_label(usual, path) if label is None else label.strip("/")
     if not wanted:
         return None
     if wanted not in there:
-        raise unknown("label", wanted, map(described, there.values()), path)
+        raise pixels.unknown("label", wanted, map(described, there.values()), path)
     dataset, where = there[wanted], f"{path}: {there[wanted].name}"
-    check_labels(dataset.shape, dataset.dtype, count, where)
+    pixels.check_labels(dataset.shape, dataset.dtype, count, where)
     place(dataset, path)  # its claims are true
-    return labels_of(dataset[()], where)
+    return pixels.labels_of(dataset[()], where)
 
 
 def _blob(there: Mapping[str, Any], name: str, path: Path) -> FoundSamples:
-    data, offsets = there[name], there[str(_beside(there, name, OFFSETS))]
+    data, offsets = there[name], there[str(_beside(there, name, pixels.OFFSETS))]
     placed = place(data, path)
     place(offsets, path)
     begin = None if placed is None else placed[0]
-    values, found = blob_of(offsets[()], begin, bytes_of(data), path, offsets.name)
+    values, found = pixels.blob_of(offsets[()], begin, bytes_of(data), path, offsets.name)
     return FoundSamples(len(values.length), found, slices(data, values))
 
 
-def _array(dataset: Any, order: Order, path: Path) -> FoundSamples:
+def _array(dataset: Any, order: pixels.Order, path: Path) -> FoundSamples:
     """One dataset of many images."""
     count, where = len(dataset), f"{path}: {dataset.name}"
     place(dataset, path)  # its claims are true
     if dataset.ndim == 1:
         found, read = _encoded(dataset, path)
         return FoundSamples(count, found, read)
-    facts = facts_of(dataset.shape[1:], dataset.dtype, order, where)
-    size = size_of(facts)
+    facts = pixels.facts_of(dataset.shape[1:], dataset.dtype, order, where)
+    size = pixels.size_of(facts)
     at = _positions(dataset, size, path)
-    found = (image_at(b"%08d" % i, path.name, at(i), size, facts) for i in range(count))
+    found = (pixels.image_at(b"%08d" % i, path.name, at(i), size, facts) for i in range(count))
     rows = dataset.chunks[0] if dataset.chunks else 1
     return FoundSamples(count, found, RowCache(lambda first, stop: dataset[first:stop], rows, size))
 
@@ -154,13 +136,13 @@ def _encoded(dataset: Any, path: Path) -> tuple[Iterator[Record[Place]], Callabl
         return np.asarray(dataset[number]).tobytes()
 
     def fixed(number: int) -> bytes:
-        return without_padding(dataset[number : number + 1].tobytes())
+        return pixels.without_padding(dataset[number : number + 1].tobytes())
 
     numbers = [(i, b"%08d" % i) for i in range(len(dataset))]
     if dataset.dtype.hasobject:
         return _compared(dataset, path, of_any_length), of_any_length
     at = _positions(dataset, dataset.dtype.itemsize, path)
-    return (image_at(key, path.name, at(i), len(fixed(i))) for i, key in numbers), fixed
+    return (pixels.image_at(key, path.name, at(i), len(fixed(i))) for i, key in numbers), fixed
 
 
 def _compared(dataset: Any, path: Path, read: Callable[[int], bytes]) -> Iterator[Record[Place]]:
@@ -171,13 +153,13 @@ def _compared(dataset: Any, path: Path, read: Callable[[int], bytes]) -> Iterato
             offset, length = (-1, 0) if places is None else (a.item(number) for a in places)
             if offset >= 0 and file.read(length, offset) != read(number):
                 offset, length = -1, 0
-            yield image_at(b"%08d" % number, path.name, offset, length)
+            yield pixels.image_at(b"%08d" % number, path.name, offset, length)
 
 
 def _positions(dataset: Any, size: int, path: Path) -> Callable[[int], int]:
     """Where the values of a dataset lie, by their numbers; -1: not in one range each."""
     placed = place(dataset, path)
-    if not is_as_stored(dataset.dtype):
+    if not pixels.is_as_stored(dataset.dtype):
         return lambda _: -1
     if placed is not None:
         return lambda number: placed[0] + number * size
@@ -188,14 +170,14 @@ def _positions(dataset: Any, size: int, path: Path) -> Callable[[int], int]:
     return lambda number: chunks.item(number // rows) + number % rows * size
 
 
-def _each(there: Mapping[str, Any], order: Order, path: Path) -> FoundSamples:
+def _each(there: Mapping[str, Any], order: pixels.Order, path: Path) -> FoundSamples:
     """One dataset for each image."""
     found, values = [], list(there.values())
     for name, dataset in there.items():
         facts, dtype, where = None, dataset.dtype, f"{path}: {dataset.name}"
         opaque = dtype.kind == "V" and dtype.names is None and dataset.ndim == 0
         if dataset.ndim in (2, 3) and dtype.kind in "biuf":
-            facts = facts_of(dataset.shape, dtype, order, where)
+            facts = pixels.facts_of(dataset.shape, dtype, order, where)
         elif not (_is_bytes(dataset) or opaque):
             raise NotAPackError(
                 f"{where} is {dtype} {dataset.shape}, not an image or its bytes; packio reads an "
@@ -203,8 +185,8 @@ def _each(there: Mapping[str, Any], order: Order, path: Path) -> FoundSamples:
                 "images with image=…"
             )
         placed, size = place(dataset, path), bytes_of(dataset)
-        offset = placed[0] if placed is not None and is_as_stored(dtype) else -1
-        found.append(image_at(os.fsencode(name), path.name, offset, size, facts))
+        offset = placed[0] if placed is not None and pixels.is_as_stored(dtype) else -1
+        found.append(pixels.image_at(os.fsencode(name), path.name, offset, size, facts))
 
     def read(number: int) -> bytes:
         value = np.asarray(values[number][()])

@@ -8,7 +8,7 @@ written ``\t``, ``\n``, ``\r`` and ``\\``. Masks are in ``mask/``, a database of
 same keys. The values of another field F are in ``F.KIND/``, where KIND is image, mask, array, text
 or bytes. A sample may have no value there. What else a pack has (meta, boxes) is in its index
 alone. With ``values="datum"`` each image and mask is a Datum that holds its bytes and, if it is an
-int, the sample's label: `packio.formats.lmdb.datum`.
+int, the sample's label: `packio.formats.lmdb.values`.
 
 How the bytes lie on disk, format version 1 (of LMDB 0.9, which packio writes). All numbers are
 little-endian here; LMDB writes them as the machine has them. The file is a row of pages as large as
@@ -53,11 +53,10 @@ import numpy as np
 from packio.errors import IntegrityError
 from packio.formats import Caps, Format, Reading, check_reading
 from packio.formats.blobs.by_library import ReaderApart
-from packio.formats.lmdb import layouts, meta, pages
-from packio.formats.lmdb.meta import DATA_NAME, MAGIC_BYTES
-from packio.formats.lmdb.pages import Entry
-from packio.formats.lmdb.writing import FOLDERS, LABELS_NAME, LmdbWriter
-from packio.formats.wire.escapes import unescaped
+from packio.formats.lmdb import layouts, pages
+from packio.formats.lmdb.library import LABELS_NAME, LmdbWriter
+from packio.formats.lmdb.pages import DATA_NAME, MAGIC_BYTES, Entry
+from packio.formats.wire import unescaped
 from packio.sample.fields import KINDS
 from packio.sample.record import IMAGE, MASK, Place, Record
 from packio.system import files
@@ -87,12 +86,8 @@ class Lmdb(Format):
         the databases within. A database without both is one of others. It is read by its layout;
         see `packio.formats.lmdb.layouts`.
 
-        Args:
-            path: The directory that holds ``data.mdb``, or a database that is a single file.
-            reading: ``trust_plain_pickle`` reads values that are pickles of plain data; nothing in
-                them is run. ``label`` is the position of the label in values that are lists, as
-                "2", or its name in values that are dicts; "" takes no labels. ``database`` is
-                the name of a database within; "" is the one without a name.
+        ``reading.label`` is the position of the label in values that are lists, as "2", or its name
+        in values that are dicts; ``reading.database`` the name of a database within.
         """
         check_reading(path, reading, "label", "database")
         labels, others = _read_labels(path), [_Other(*found) for found in _others(path)]
@@ -122,7 +117,7 @@ class Lmdb(Format):
 
     def identity(self, path: Path) -> Any:
         """The transaction id, and further numbers to be sure."""
-        return meta.identity(path)
+        return pages.identity(path)
 
 
 FORMAT = Lmdb()
@@ -133,7 +128,7 @@ class _Other:
 
     def __init__(self, path: Path, name: str, kind: str) -> None:
         self.name, self._kind, self._path = name, kind, path
-        self._rest = layouts.own(path) if kind in ("image", "mask") else pages.scan(path)
+        self._rest = layouts.own(path, datums=kind in ("image", "mask"))
         self._next: Entry | None = next(self._rest, None)
 
     def of(self, key: bytes) -> Place | None:
@@ -153,8 +148,8 @@ class _Other:
 
 def _others(path: Path) -> Iterator[tuple[Path, str, str]]:
     """Path, field and kind of the databases within; the masks come first."""
-    if (path / FOLDERS[MASK] / DATA_NAME).is_file():
-        yield path / FOLDERS[MASK], MASK, "mask"
+    if (path / MASK / DATA_NAME).is_file():
+        yield path / MASK, MASK, "mask"
     for data in sorted(path.glob(f"*.*/{DATA_NAME}")):
         name, _, kind = data.parent.name.rpartition(".")
         if kind in KINDS:

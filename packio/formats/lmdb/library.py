@@ -1,6 +1,7 @@
-"""LMDB databases read through py-lmdb, in another process: `packio.formats.blobs.by_library`.
+"""LMDB databases written through py-lmdb, and read in another process.
 
-A damaged database can crash LMDB, as it maps the file into memory and follows what its pages say.
+Reading is as `packio.formats.blobs.by_library` says: a damaged database can crash LMDB, as it
+maps the file into memory and follows what its pages say.
 """
 
 from __future__ import annotations
@@ -8,16 +9,35 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from packio import registry
-from packio.errors import IntegrityError, OptionError, ReadError
-from packio.formats import Reading
+from packio.errors import CannotCreateError, IntegrityError, OptionError, OutputError, ReadError
+from packio.formats import Places, Ranges, Reading, Written
 from packio.formats.blobs.by_library import FoundSamples
-from packio.formats.lmdb import datum, layouts, meta
-from packio.formats.lmdb.writing import LABELS_NAME
+from packio.formats.blobs.ranges import Input
+from packio.formats.lmdb import layouts, pages
+from packio.formats.lmdb.pages import DATA_NAME, opened
+from packio.formats.lmdb.values import MOST_DATUM_BYTES, encode_datum, image_of, parse_datum
+from packio.formats.wire import escaped
+from packio.index.indexfile import crc32c
+from packio.sample.fields import PIXELS
+from packio.sample.record import IMAGE, MASK, Field, Record
+from packio.system.files import room_beside
+from packio.system.pools import ThreadPool
+
+LABELS_NAME = "labels.tsv"
+# A batch is held twice, here and in LMDB's dirty pages, until it is committed. Written in 8 MiB the
+# 5,000 photos of 504 MB take 0.25 s, in 64 MiB 0.37 s, in 256 MiB 0.41 s (the best of 7 runs each):
+# the heap is used again while it is in the cache, and need not be zeroed by the kernel anew.
+_COMMIT_BYTES = 8 << 20
+_COMMIT_RECORDS = 5000
+_MOST_BYTES = 0xFFFFFFFF  # of one value: LMDB's MAXDATASIZE
 
 
 def find(path: Path, reading: Reading) -> FoundSamples:
@@ -27,16 +47,16 @@ def find(path: Path, reading: Reading) -> FoundSamples:
     """
     if reading.database is not None:
         raise OptionError(f"{path}: a database with a name is read by access='range' alone")
-    has_own_keys = meta.is_of_version_3(path) or (path / LABELS_NAME).exists()
+    has_own_keys = pages.is_of_version_3(path) or (path / LABELS_NAME).exists()
     if not has_own_keys and not layouts.are_values(path):
         raise OptionError(
             f"{path}: its images are parts of values that others wrote, which access='lmdb' would "
             "read whole; say access='range'"
         )
-    status = meta.data_file(path).stat()
+    status = pages.data_file(path).stat()
     key = os.getpid(), status.st_dev, status.st_ino
     database = _OPEN[key] = _OPEN.get(key) or _Database(path)
-    return FoundSamples(database.count, iter(()), lambda n: datum.image(database.value(n)))
+    return FoundSamples(database.count, iter(()), lambda n: image_of(database.value(n)))
 
 
 # Databases by process, device and inode: py-lmdb opens none twice in a process. Whoever reads one
@@ -96,3 +116,210 @@ def _numbered_keys(transaction: Any) -> Callable[[int], bytes] | None:
 
 def _listed_keys(transaction: Any) -> Callable[[int], bytes]:
     return [*map(bytes, transaction.cursor().iternext(keys=True, values=False))].__getitem__
+
+
+class LmdbWriter:
+    """Write records into a new database; the same records give the same bytes.
+
+    A batch of 8 MiB or 5,000 records is committed at once, however the caller groups the records.
+    The memory in use is twice that. A map that is too small grows; then the batch is written again,
+    as LMDB has dropped all of it.
+    """
+
+    def __init__(self, path: Path, count: int, size: int, values: str | None = None) -> None:
+        """Create the directory. ``count``, of the samples to come, sets the width of the keys."""
+        if values not in (None, "datum"):
+            raise OptionError(f"values={values!r}: expected 'datum', or nothing")
+        self._lmdb = registry.require("lmdb")
+        self.path, self._values = path, values
+        self._count, self._size = count, size
+        self._others: dict[str, LmdbWriter] = {}  # field → its database
+        self._added = 0
+        self._numbers = array("q")  # of the samples that have a value here
+        self._width = max(8, len(str(max(count - 1, 0))))
+        self._crcs = array("I")
+        self._batch: list[tuple[bytes, bytes]] = []
+        self._batch_bytes = 0
+        self._env: Any = None
+        try:
+            path.mkdir()
+            self._labels = (path / LABELS_NAME).open("xb")
+        except OSError as error:
+            raise CannotCreateError(f"{path}: cannot be created: {error.strerror}") from error
+        # A value above half a page takes whole pages and 16 bytes, another its key and 10 bytes.
+        self._map_size = (size + count * (4096 + 64) + (16 << 20)) >> 20 << 20
+        try:
+            with self._output_errors():
+                self._env = self._open()
+        except OutputError:
+            self.abort()
+            raise
+
+    def _open(self) -> Any:
+        # py-lmdb 3 writes both versions of the format; older ones do not know the option.
+        options = {"lib_version": 0} if int(self._lmdb.__version__.split(".")[0]) >= 3 else {}
+        return self._lmdb.open(
+            os.fsencode(self.path),
+            map_size=self._map_size,
+            meminit=True,  # otherwise the heap's old bytes get into the file
+            lock=False,
+            sync=False,  # once, in close
+            map_async=False,
+            writemap=False,
+            **options,
+        )
+
+    @contextlib.contextmanager
+    def _output_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (self._lmdb.Error, OSError) as error:
+            raise OutputError(
+                f"{self.path}: cannot be written after {len(self._crcs)} records: {error} "
+                f"(LMDB calls a full disk an input/output error): {room_beside(self.path)}"
+            ) from error
+
+    def add(self, records: Sequence[Record[Field]]) -> None:
+        """Append records."""
+        self._check_open()
+        for record in records:
+            if IMAGE in record.fields:
+                self.put(self._added, record, record.image)
+            for name, field in record.fields.items():
+                if name != IMAGE:
+                    self._other(name, field).put(self._added, record, field)
+            self._added += 1
+
+    def _check_open(self) -> None:
+        if self._env is None:
+            raise OutputError(f"{self.path}: closed already")
+
+    def put(self, number: int, record: Record[Field], field: Field) -> None:
+        """Append one value, under the number of its sample."""
+        value = self._value(record, field)
+        self._numbers.append(number)
+        self._crcs.append(crc32c(value))
+        self._batch.append((b"%0*d" % (self._width, number), value))
+        self._batch_bytes += len(value)
+        if self._batch_bytes >= _COMMIT_BYTES or len(self._batch) >= _COMMIT_RECORDS:
+            self._commit()
+        with self._output_errors():
+            self._labels.write(_label_line(number, record))
+
+    def _value(self, record: Record[Field], field: Field) -> bytes:
+        is_datum = self._values == "datum"
+        most = MOST_DATUM_BYTES if is_datum else _MOST_BYTES
+        if len(field.data) > most:
+            raise OutputError(f"{self.path}: {record.key!r} has over {most} bytes")
+        try:
+            return encode_datum(record, field) if is_datum else field.data
+        except OutputError as error:
+            raise OutputError(f"{self.path}: {error}") from error
+
+    def _other(self, name: str, field: Field) -> LmdbWriter:
+        if name not in self._others:
+            is_mask = (name, field.kind) == (MASK, "mask")
+            folder = MASK if is_mask else f"{name}.{field.kind}"
+            values = self._values if field.kind in PIXELS else None
+            self._others[name] = LmdbWriter(self.path / folder, self._count, self._size, values)
+        return self._others[name]
+
+    def _commit(self) -> None:
+        with self._output_errors():
+            while not self._put_batch():
+                self._map_size *= 2
+                self._env.set_mapsize(self._map_size)
+        self._batch = []
+        self._batch_bytes = 0
+
+    def _put_batch(self) -> bool:
+        """Write the batch in one transaction; False: the map is full, and nothing is written."""
+        try:
+            with self._env.begin(write=True) as transaction:
+                for key, data in self._batch:
+                    if not transaction.put(key, data, append=True):
+                        raise OutputError(f"{self.path}: LMDB refused to append {key!r}")
+        except self._lmdb.MapFullError:
+            return False
+        return True
+
+    def close(self) -> Written:
+        """Commit what is left, and read everything back while it is synced to the disk."""
+        self._check_open()
+        others = {name: other.close() for name, other in self._others.items()}
+        if self._batch:
+            self._commit()
+        with self._output_errors():
+            entries = self._env.stat()["entries"]
+            self._labels.flush()
+        self.abort()
+        if entries != len(self._crcs):
+            raise OutputError(
+                f"{self.path}: {len(self._crcs)} records were written, LMDB has {entries}"
+            )
+        with opened(self.path) as file, ThreadPool(1, "packio-sync") as pool:
+            synced = pool.submit(os.fsync, file.descriptor)
+            written = self._read_back(file)
+            with self._output_errors():
+                synced.result()
+        for name, other in others.items():
+            written = self._joined(written, name, other)
+        return written
+
+    def _joined(self, whole: Written, name: str, other: Written) -> Written:
+        """Describe a database together with the database of a field."""
+        folder = self._others[name].path.name
+        places, missing = other.places[IMAGE], self._added - len(other.places[IMAGE].offset)
+        ranges = Ranges(*(np.pad(a, (0, missing)) for a in places[:3]))
+        ranges.offset[self._added - missing :] = -1
+        ranges.file[ranges.offset >= 0] = len(whole.files)
+        return Written(
+            (*whole.files, *(f"{folder}/{file}" for file in other.files)),
+            {**whole.places, name: ranges},
+            (*whole.sidecars, *(f"{folder}/{file}" for file in other.sidecars)),
+            whole.info,
+        )
+
+    def abort(self) -> None:
+        """Let go of the database and of the records not yet committed; the files stay."""
+        self._batch = []
+        for other in self._others.values():
+            other.abort()
+        env, self._env = self._env, None
+        if env is not None:
+            env.close()
+        with contextlib.suppress(OSError):  # flushes, and the disk may be full
+            self._labels.close()
+
+    def _read_back(self, file: Input) -> Written:
+        """Find where every record lies, and compare its checksum with what was added."""
+        places = Places()
+        for i, stored in enumerate(pages.entries(file)):
+            data = file.read(stored.length, stored.offset)
+            number = self._numbers[i]
+            if stored.name != b"%0*d" % (self._width, number) or crc32c(data) != self._crcs[i]:
+                raise OutputError(
+                    f"{file.path}: record {number} reads back differently (as {stored.name!r}, "
+                    f"{len(data)} bytes at {stored.offset}); the disk or its driver is at fault"
+                )
+            start, stop = 0, len(data)
+            if self._values == "datum":
+                start, stop = parse_datum(data)[:2]
+            places.add(number, stored.offset + start, stop - start)
+        count = self._numbers[-1] + 1 if self._numbers else 0
+        return Written(
+            files=(DATA_NAME,),
+            places={IMAGE: places.ranges(count)},
+            sidecars=(LABELS_NAME,),
+            info={"keys": self._width, "version": 1}
+            | ({} if self._values is None else {"values": self._values}),
+        )
+
+
+def _label_line(number: int, record: Record[Field]) -> bytes:
+    given = record.label
+    if given is None or isinstance(given, int):
+        label = b"" if given is None else b"%d" % given
+    else:
+        label = b",".join(repr(value).encode() for value in given.tolist())
+    return b"%d\t%s\t%s\n" % (number, label, escaped(record.key))

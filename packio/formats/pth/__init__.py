@@ -35,14 +35,15 @@ from typing import IO, Any, ClassVar
 
 import numpy as np
 
+from packio.errors import IntegrityError
 from packio.formats import Caps, Format, Reading
 from packio.formats.blobs import one_file
-from packio.formats.blobs.blob import Blob
-from packio.formats.blobs.by_library import Reader
-from packio.formats.blobs.spool import Pixels
-from packio.formats.pth import scanning
-from packio.formats.pth.archive import members
-from packio.sample.record import Place, Record
+from packio.formats.blobs.by_library import FoundSamples, Reader
+from packio.formats.blobs.columns import prefix, read_header
+from packio.formats.blobs.spool import Blob, Pixels
+from packio.formats.pth import foreign
+from packio.formats.pth.archive import Tensor, TorchFile, members, opened
+from packio.sample.record import IMAGE, Place, Record
 
 _ALIGNMENT = 4096  # bytes, of every tensor
 
@@ -62,13 +63,17 @@ class Pth(Format):
     def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
         """Yield every sample; `packio.formats.pth.foreign` says which files of others are read.
 
-        Nothing is unpickled; see `packio.formats.pth.archive`.
-
-        Args:
-            reading: ``image`` is where the images are in the saved value: a key of the dict, a
-                position in the tuple, or a path of both, as "train/images"; ``label`` likewise.
+        Nothing is unpickled; see `packio.formats.pth.archive`. ``reading.image`` is where the
+        images are in the saved value: a key of the dict, a position in the tuple, or a path of
+        both, as "train/images"; ``reading.label`` likewise.
         """
-        return scanning.scan(path, reading)
+        with opened(path) as archive:
+            value = archive.load()
+            if isinstance(value, dict) and "packio" in value and reading.image is None:
+                found = _own(value, archive, path)
+            else:
+                found = foreign.found(value, archive, path, reading)
+        yield from found
 
     def writer(
         self, path: Path, *, count: int = 0, size: int = 0, classes: Sequence[str] = (),
@@ -79,7 +84,7 @@ class Pth(Format):
 
     def reader(self, path: Path, reading: Reading) -> Reader:
         """What reads images that are bytes within the pickle: all of them are held in memory."""
-        return Reader(path, reading, scanning.find, survives_fork=True)
+        return Reader(path, reading, find, survives_fork=True)
 
 
 class Writer(one_file.Writer):
@@ -163,6 +168,31 @@ def _aligned() -> Iterator[None]:
         yield
     finally:
         config.save.storage_alignment = before
+
+
+def find(path: Path, reading: Reading) -> FoundSamples:
+    """Read the pickle, for images that are bytes in it."""
+    with opened(path) as archive:
+        return foreign.read(archive.load(), archive, path, reading.image)
+
+
+def _own(value: Mapping[str, Any], archive: TorchFile, path: Path) -> Iterator[Record[Place]]:
+    header = read_header(value["packio"], "pth", path)
+    blob_names = {name: f"{prefix(name)}data" for name in header.kinds}
+    tensors = {n: value[n] for n in (*header.arrays, *blob_names.values()) if n in value}
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise IntegrityError(f"{path}: {name} is no tensor; restore or repack the file")
+    data = tensors.get("data")
+    blobs = {
+        name: archive.range_of(tensors.pop(blob), blob) for name, blob in blob_names.items()
+        if blob in tensors
+    }  # fmt: skip
+    arrays = {name: archive.array(tensor, name) for name, tensor in tensors.items()}
+    pixels = None
+    if data is not None and data.ndim > 1:
+        pixels = data.shape, str(archive.pixels(data, blob_names[IMAGE]))
+    return one_file.find(path, header, arrays, blobs, pixels)[1]
 
 
 FORMAT = Pth()

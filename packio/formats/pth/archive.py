@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import math
 import os
 import shlex
@@ -290,17 +289,13 @@ def _dict(items: Any = ()) -> dict[Any, Any]:
     return dict(pairs)
 
 
-def _size(lengths: Any = ()) -> tuple[Any, ...]:
-    return tuple(lengths)
-
-
 _CALLS: dict[str, Callable[..., Any]] = {
     "torch._utils._rebuild_tensor": _tensor,
     "torch._utils._rebuild_tensor_v2": _tensor,
     "torch._utils._rebuild_tensor_v3": _tensor_v3,
     "torch._utils._rebuild_parameter": _parameter,
     "torch._tensor._rebuild_from_type_v2": _of_type,
-    "torch.Size": _size,
+    "torch.Size": lambda lengths=(): tuple(lengths),
     "_codecs.encode": _encoded,
     "builtins.bytes": _bytes,
     "collections.OrderedDict": _dict,
@@ -312,12 +307,8 @@ def _find(name: str) -> Callable[..., Any] | None:
     if name in _CALLS:
         return _CALLS[name]
     if name in _OPAQUE or name.rpartition(".")[0] in _OPAQUE_MODULES:
-        return functools.partial(_opaque, name)
+        return lambda *_: Opaque(name)
     return None
-
-
-def _opaque(name: str, *_: Any) -> Opaque:
-    return Opaque(name)
 
 
 def _persistent(value: Any) -> _Storage:
@@ -328,8 +319,6 @@ def _persistent(value: Any) -> _Storage:
     return _Storage(key, _STORAGES.get(name, name))
 
 
-def _may_have_state(value: Any) -> bool:
-    return isinstance(value, (dict, Opaque, Tensor))
-
-
-_NAMES = pickles.Names(_find, _persistent, _may_have_state)
+_NAMES = pickles.Names(
+    _find, _persistent, build=lambda value: isinstance(value, (dict, Opaque, Tensor))
+)

@@ -25,26 +25,8 @@ import numpy as np
 
 from packio.errors import NotAPackError, OptionError
 from packio.formats import Reading
+from packio.formats.blobs import pixels
 from packio.formats.blobs.by_library import FoundSamples
-from packio.formats.blobs.pixels import (
-    IMAGES,
-    LABELS,
-    OFFSETS,
-    Label,
-    Order,
-    blob_of,
-    check_labels,
-    facts_of,
-    holds_many,
-    image_at,
-    labelled,
-    labels_of,
-    only_label,
-    order_of,
-    refuse_others,
-    size_of,
-    unknown,
-)
 from packio.formats.pth.archive import Opaque, Tensor, TorchFile
 from packio.formats.wire import ByteSpan
 from packio.sample.record import Place, Record
@@ -62,11 +44,11 @@ class _Parts(NamedTuple):
 def found(value: Any, archive: TorchFile, path: Path, reading: Reading) -> Iterator[Record[Place]]:
     """Find the samples in what was saved."""
     parts, label = _chosen(value, reading.image, path), reading.label
-    order = order_of(reading.layout)
+    order = pixels.order_of(reading.layout)
     if isinstance(value, dict):
-        refuse_others(value, "", reading.image, path)
+        pixels.refuse_others(value, "", reading.image, path)
     if label is None and isinstance(value, dict):
-        only_label([n for n in LABELS if n in value], path)
+        pixels.only_label([n for n in pixels.LABELS if n in value], path)
     elif label is not None:
         parts = parts._replace(labels=_named(value, label, "label", path)[1] if label else None)
     if parts.offsets is not None:
@@ -77,7 +59,7 @@ def found(value: Any, archive: TorchFile, path: Path, reading: Reading) -> Itera
         samples = _each(parts.images, archive, order, path)
     if parts.labels is None:
         return iter(samples)
-    return labelled(samples, _labels(parts.labels, len(samples), archive, path))
+    return pixels.labelled(samples, _labels(parts.labels, len(samples), archive, path))
 
 
 def read(value: Any, archive: TorchFile, path: Path, image: str | None) -> FoundSamples:
@@ -102,19 +84,21 @@ def _chosen(value: Any, image: str | None, path: Path) -> _Parts:
     if image is None:
         return _parts(value)
     around, images = _named(value, image, "image", path)
-    return _Parts(images, _first(around, LABELS))
+    return _Parts(images, _first(around, pixels.LABELS))
 
 
 def _parts(value: Any) -> _Parts:
     if isinstance(value, dict):
-        return _Parts(*(_first(value, names) for names in (IMAGES, LABELS, OFFSETS)))
+        return _Parts(
+            *(_first(value, names) for names in (pixels.IMAGES, pixels.LABELS, pixels.OFFSETS))
+        )
     if _is_row(value) and value:
         if all(map(_is_pair, value)):
             return _Parts(*zip(*value, strict=True))
-        images = value[0]
-        if len(value) == 2 and (
-            _is_row(images) or (_is_tensor(images) and images.ndim >= 3 and _are_labels(value[1]))
-        ):
+        images, last = value[0], value[-1]
+        are_labels = _is_row(last) or (_is_tensor(last) and last.ndim in (1, 2))
+        are_many = _is_tensor(images) and images.ndim >= 3 and are_labels
+        if len(value) == 2 and (_is_row(images) or are_many):
             return _Parts(*value)
     return _Parts(value)
 
@@ -135,10 +119,6 @@ def _is_pair(value: Any) -> bool:
     return axes > 0 and isinstance(label, (int, float))
 
 
-def _are_labels(value: Any) -> bool:
-    return _is_row(value) or (_is_tensor(value) and value.ndim in (1, 2))
-
-
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, Tensor)
 
@@ -152,18 +132,15 @@ def _named(value: Any, name: str, option: str, path: Path) -> tuple[Any, Any]:
         around, there = value, dict(enumerate(value)) if _is_row(value) else value
         key = int(step) if _is_row(value) and step.isdecimal() else step
         if not isinstance(there, dict) or key not in there:
-            names = (f"{n} ({_described(v)})" for n, v in _items(there))
-            raise unknown(option, name, names, path)
+            items = there.items() if isinstance(there, dict) else [(".", there)]
+            names = (f"{n} ({_described(v)})" for n, v in items)
+            raise pixels.unknown(option, name, names, path)
         value = there[key]
     return around, value
 
 
 def _is_row(value: Any) -> bool:
     return isinstance(value, (list, tuple))
-
-
-def _items(value: Any) -> Iterator[tuple[Any, Any]]:
-    return iter(value.items() if isinstance(value, dict) else [(".", value)])
 
 
 def _described(value: Any) -> str:
@@ -180,31 +157,33 @@ def _blob(images: Any, offsets: Any, archive: TorchFile, path: Path) -> list[Rec
     if not _is_encoded(images) or not _is_tensor(offsets):
         raise NotAPackError(f"{path}: has offsets, but no blob of bytes; {_EXPECTED}")
     begin, size = archive.range_of(images, "the blob")
-    return list(blob_of(archive.array(offsets, "offsets"), begin, size, path, "offsets")[1])
+    return list(pixels.blob_of(archive.array(offsets, "offsets"), begin, size, path, "offsets")[1])
 
 
 def _is_encoded(value: Any) -> bool:
     return isinstance(value, Tensor) and value.ndim == 1 and value.dtype == "uint8"
 
 
-def _array(images: Tensor, archive: TorchFile, order: Order, path: Path) -> list[Record[Place]]:
+def _array(
+    images: Tensor, archive: TorchFile, order: pixels.Order, path: Path
+) -> list[Record[Place]]:
     """A tensor of pixels."""
     what = "the tensor of images"
     last = images.permuted(0, 2, 3, 1) if images.ndim == 4 else images
     if last.is_contiguous and not images.is_contiguous:  # channels-last memory format
         images, order = last, order._replace(planes=False)
     dtype = archive.pixels(images, what)
-    if not holds_many(images.shape, dtype):
+    if not pixels.holds_many(images.shape, dtype):
         raise NotAPackError(f"{path}: holds a tensor of {_described(images)}; {_EXPECTED}")
-    facts = facts_of(images.shape[1:], dtype, order, str(path))
-    begin, size = archive.range_of(images, what)[0], size_of(facts)
+    facts = pixels.facts_of(images.shape[1:], dtype, order, str(path))
+    begin, size = archive.range_of(images, what)[0], pixels.size_of(facts)
     return [
-        image_at(b"%08d" % i, path.name, begin + i * size, size, facts)
+        pixels.image_at(b"%08d" % i, path.name, begin + i * size, size, facts)
         for i in range(images.shape[0])
     ]
 
 
-def _each(images: Any, archive: TorchFile, order: Order, path: Path) -> list[Record[Place]]:
+def _each(images: Any, archive: TorchFile, order: pixels.Order, path: Path) -> list[Record[Place]]:
     """A list of images."""
     if not _is_row(images):
         raise NotAPackError(f"{path}: holds {_kind(images)}; {_EXPECTED}")
@@ -216,23 +195,25 @@ def _each(images: Any, archive: TorchFile, order: Order, path: Path) -> list[Rec
         elif isinstance(image, ByteSpan) or _is_encoded(image):
             offset, size = archive.range_of(image, what)
         elif _is_tensor(image) and image.ndim in (2, 3):
-            facts = facts_of(image.shape, archive.pixels(image, what), order, f"{path}: {what}")
+            facts = pixels.facts_of(
+                image.shape, archive.pixels(image, what), order, f"{path}: {what}"
+            )
             offset, size = archive.range_of(image, what)
         else:
             raise NotAPackError(
                 f"{path}: {what} is {_kind(image)} ({_described(image)}); {_EXPECTED}"
             )
-        samples.append(image_at(b"%d" % i, path.name, offset, size, facts))
+        samples.append(pixels.image_at(b"%d" % i, path.name, offset, size, facts))
     return samples
 
 
-def _labels(labels: Any, count: int, archive: TorchFile, path: Path) -> list[Label]:
+def _labels(labels: Any, count: int, archive: TorchFile, path: Path) -> list[pixels.Label]:
     where = f"{path}: label"
     values = archive.array(labels, "label") if _is_tensor(labels) else _array_of(labels, archive)
     if values is None:
         raise NotAPackError(f"{path}: labels are {_kind(labels)}, not a tensor or numbers alike")
-    check_labels(values.shape, values.dtype, count, where)
-    return labels_of(values, where)
+    pixels.check_labels(values.shape, values.dtype, count, where)
+    return pixels.labels_of(values, where)
 
 
 def _array_of(labels: Any, archive: TorchFile) -> np.ndarray | None:
@@ -240,9 +221,8 @@ def _array_of(labels: Any, archive: TorchFile) -> np.ndarray | None:
     if not _is_row(labels):
         return None
     try:
-        array = np.array(
-            [archive.array(v, "label").tolist() if _is_tensor(v) else v for v in labels]
-        )
+        each = [archive.array(v, "label").tolist() if _is_tensor(v) else v for v in labels]
+        array = np.array(each)
     except (ValueError, OverflowError):
         return None
     return array if array.dtype.kind in "biuf" and array.ndim in (1, 2) else None

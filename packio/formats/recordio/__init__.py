@@ -51,7 +51,7 @@ from packio.formats.blobs import append_only
 from packio.formats.blobs.append_only import write_whole
 from packio.formats.recordio import framing
 from packio.formats.recordio.framing import HEADER, MAGIC_BYTES, MOST_BYTES, frames
-from packio.formats.wire.escapes import escaped
+from packio.formats.wire import escaped
 from packio.sample.fields import KINDS
 from packio.sample.record import IMAGE, MASK, Field, Place, Record
 
@@ -59,11 +59,7 @@ _FRAME = 8  # bytes before a frame's data
 
 
 class Writer(append_only.Writer):
-    """Write records into a new ``.rec``; the same records give the same bytes.
-
-    Args:
-        path: The file. Neither this file nor another file of its stem exists yet.
-    """
+    """Write records into a new ``.rec``; no file of its stem exists yet."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, path.with_suffix(".idx"), path.with_suffix(".lst"))
@@ -87,7 +83,8 @@ class Writer(append_only.Writer):
         """Append a value to the file of its field."""
         field = record.fields[name]
         if name not in self._files:
-            path = self._path.with_suffix(_suffix(name, field.kind))
+            is_mask = (name, field.kind) == (MASK, "mask")
+            path = self._path.with_suffix(f".{name if is_mask else f'{name}.{field.kind}'}.rec")
             self._files[name] = self._open(path), self._open(path.with_suffix(".idx"))
         file, index = self._files[name]
         if len(header) + len(field.data) >= MOST_BYTES:
@@ -111,11 +108,6 @@ class Writer(append_only.Writer):
         sidecars = [names[0][1], self._list.path.name, *(index for _, index in names[1:])]
         labels = "none; 0 stands in the container" if self._unlabelled else "float32"
         return self._close([name for name, _ in names], sidecars, labels=labels)
-
-
-def _suffix(name: str, kind: str) -> str:
-    """The ending of the file of a field, behind the stem."""
-    return ".mask.rec" if (name, kind) == (MASK, "mask") else f".{name}.{kind}.rec"
 
 
 def _labels(record: Record[Field], path: Path) -> tuple[int, float, bytes]:

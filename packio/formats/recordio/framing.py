@@ -29,8 +29,7 @@ _MOST_INDEX_LINE = 64  # bytes
 def frames(header: bytes, data: bytes) -> list[bytes]:
     """Frame a record: pieces to be written one after the other, four of them if it is not split.
 
-    Args:
-        header: The bytes before the image; a multiple of 4, so no magic lies across the boundary.
+    The header has a multiple of 4 bytes, so no magic lies across the boundary.
     """
     cuts = [*_magics(header), *(len(header) + at for at in _magics(data))]
     length = len(header) + len(data)
@@ -83,11 +82,7 @@ def _expected(part: int) -> tuple[int, int]:
 
 
 def samples(path: Path, others: Mapping[str, tuple[Path, str]]) -> Iterator[Record[Place]]:
-    """Yield the samples of a file; see `packio.formats.recordio.RecordIO.scan`.
-
-    Args:
-        others: Name of each other field → the file that holds it, and its kind.
-    """
+    """Yield the samples of a file, and their other fields: name → file that holds it, and kind."""
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(_checked(path))
         fields = [

@@ -72,15 +72,11 @@ _MOST_NAME = 100  # bytes of a member's name in a USTAR header
 
 
 class Writer(append_only.Writer):
-    """Write records into a new archive; the same records give the same bytes.
-
-    Args:
-        count: Number of samples to come; sets the width of the names.
-    """
+    """Write records into a new archive; the same records give the same bytes."""
 
     def __init__(self, path: Path, count: int) -> None:
         super().__init__(path)
-        self._width = max(8, len(str(max(count - 1, 0))))
+        self._width = max(8, len(str(max(count - 1, 0))))  # of the names
         self._index = bytearray()
 
     def add(self, records: Sequence[Record[Field]]) -> None:

@@ -19,12 +19,9 @@ _REPLACING: tuple[bytes, ...] = (b"path", b"linkpath", b"size")  # pax fields th
 _EXTRA = b"LKgxX"  # they hold fields of the next member; X is x of old
 _HARD_LINK = b"1"
 _OTHERS = {
-    b"2": "a symbolic link",
-    b"3": "a device",
-    b"4": "a device",
-    b"6": "a FIFO",
+    b"2": "a symbolic link", b"3": "a device", b"4": "a device", b"6": "a FIFO",
     b"S": "a sparse file",
-}
+}  # fmt: skip
 
 
 # Of the headers that packio writes: mode, user, group; behind the size, the time; behind the
@@ -133,7 +130,7 @@ def _size(file: Input, header: bytes, position: int, given: bytes | None) -> int
     field = header[124:136]
     try:
         if given is not None:
-            size = _decimal(given)
+            size = int(given) if given.isdigit() and len(given) <= 19 else -1
         elif field[0] == 0x80:  # GNU: base 256
             size = int.from_bytes(field[1:], "big")
         else:
@@ -143,12 +140,6 @@ def _size(file: Input, header: bytes, position: int, given: bytes | None) -> int
     if size < 0:
         raise IntegrityError(f"{file.path}: the member at {position} has the size {field!r}")
     return size
-
-
-def _decimal(digits: bytes) -> int:
-    if not digits.isdigit() or len(digits) > 19:
-        raise ValueError(digits)
-    return int(digits)
 
 
 def _name(header: bytes) -> bytes:

@@ -44,32 +44,31 @@ https://github.com/NVIDIA/DALI (index).
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from packio.errors import NotAPackError, OutputError
+from packio.errors import IntegrityError, NotAPackError, OutputError
 from packio.formats import Caps, Format, Reading, Written, check_reading
 from packio.formats.blobs import append_only
+from packio.formats.blobs.ranges import Input, opened, refuse_compressed
 from packio.formats.tfrecord.fields import features, key_of, record_of
-from packio.formats.tfrecord.framing import (
-    HEAD,
-    MOST_BYTES,
-    TAIL,
-    frames,
-    head,
-    is_head,
-    masked,
-)
 from packio.formats.wire import Malformed
 from packio.formats.wire.protobuf import encode
-from packio.index.indexfile import crc32c_of
+from packio.index.indexfile import crc32c, crc32c_of
 from packio.sample.record import Field, Place, Record
 
 INDEX_SUFFIX = ".idx"
 
 # TensorFlow's names of shards: train.tfrecord-00000-of-00004
 _NAME = re.compile(r".\.tfrec(ords?)?(-\d+-of-\d+)?$")
+
+HEAD = struct.Struct("<QI")  # length, its checksum
+TAIL = struct.Struct("<I")  # the data's checksum
+OVERHEAD = HEAD.size + TAIL.size
+MOST_BYTES = 2**31 - 1  # of a record's data: protobuf reads no larger message
+_WINDOW = 4 << 20  # bytes read at once
 
 
 class Writer(append_only.Writer):
@@ -119,16 +118,13 @@ class TFRecord(Format):
         """Yield every record, in order; lengths and data are checked by their CRCs.
 
         A record takes 18 µs, and 11 µs more for each 100 KB, for reading and the checksum.
-
-        Args:
-            reading: ``image`` and ``label`` name features; None takes the first feature of a usual
-                name; the label "" takes no labels.
+        ``reading`` names the features of image and label; None: the first of a usual name.
         """
         check_reading(path, reading, "image", "label")
-        for frame in frames(path):
-            where = f"{path}: record {frame.number} at {frame.offset - HEAD.size}"
+        for number, (offset, data) in enumerate(frames(path)):
+            where = f"{path}: record {number} at {offset - HEAD.size}"
             try:
-                yield record_of(frame, path.name, where, reading)
+                yield record_of(data, offset, number, path.name, where, reading)
             except Malformed as error:
                 raise NotAPackError(f"{where}: no tf.train.Example: {error}") from error
 
@@ -137,6 +133,71 @@ class TFRecord(Format):
     ) -> Writer:
         """Begin a file, with its index beside it."""
         return Writer(path, classes)
+
+
+def masked(crc: int) -> int:
+    """Mask a CRC32C as TFRecord does: the CRC of data that contain a CRC is problematic."""
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def head(length: int) -> bytes:
+    """Make the 12 bytes before a record's data."""
+    size = length.to_bytes(8, "little")
+    return size + TAIL.pack(masked(crc32c(size)))
+
+
+def is_head(start: bytes) -> bool:
+    """Tell whether a file that begins with some bytes begins with the head of a record."""
+    if len(start) < HEAD.size:
+        return False
+    _, crc = HEAD.unpack_from(start)
+    return masked(crc32c(start[:8])) == int(crc)
+
+
+def frames(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the offset and the data of each record of a file, all checksums checked."""
+    with opened(path, _WINDOW) as window:
+        number = at = 0
+        while at < window.size:
+            length = _length(window, number, at)
+            data = window.read(length, at + HEAD.size)
+            crc = TAIL.unpack(window.read(TAIL.size, at + HEAD.size + length))[0]
+            if masked(crc32c(data)) != crc:
+                raise IntegrityError(
+                    f"{path}: record {number} at {at}: its {length} bytes are damaged (CRC32C "
+                    "differs); restore or repack the file"
+                )
+            yield at + HEAD.size, data
+            number, at = number + 1, at + length + OVERHEAD
+
+
+def _length(window: Input, number: int, at: int) -> int:
+    """Length of the data of the record at a position, checked to be within the file."""
+    left = window.size - at
+    where = f"{window.path}: record {number} at {at}"
+    raw = window.read(min(HEAD.size, left), at)
+    if len(raw) == HEAD.size:
+        length, crc = HEAD.unpack(raw)
+        if masked(crc32c(raw[:8])) != crc:
+            if number == 0:
+                raise _not_tfrecord(window.path, raw)
+            raise IntegrityError(
+                f"{where}: its length is damaged (CRC32C differs); restore or repack the file"
+            )
+        if length > MOST_BYTES:
+            raise NotAPackError(f"{where}: has {length} bytes, more than an Example can have")
+        if length + OVERHEAD <= left:
+            return int(length)
+    elif number == 0:
+        raise _not_tfrecord(window.path, raw)
+    raise IntegrityError(f"{where}: is cut off after {left} bytes; restore or repack the file")
+
+
+def _not_tfrecord(path: Path, raw: bytes) -> NotAPackError:
+    refuse_compressed(path, raw)
+    return NotAPackError(
+        f"{path}: no TFRecord file, or its beginning is damaged: it begins {raw.hex()}"
+    )
 
 
 FORMAT = TFRecord()

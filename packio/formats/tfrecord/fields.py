@@ -12,7 +12,6 @@ import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError, OptionError
 from packio.formats import Reading
-from packio.formats.tfrecord.framing import Framed
 from packio.formats.wire import Malformed
 from packio.formats.wire.protobuf import BYTES, FLOAT, INT64, Example, Range, varint
 from packio.images.encodings import read_facts
@@ -49,9 +48,11 @@ def key_of(name: str) -> bytes:
     return _ENCODED.get(name) or b"%s/encoded" % name.encode()
 
 
-def record_of(frame: Framed, file: str, where: str, reading: Reading) -> Record[Place]:
-    """Find out what a record says of its sample."""
-    example = Example(frame.data)
+def record_of(
+    data: bytes, offset: int, number: int, file: str, where: str, reading: Reading
+) -> Record[Place]:
+    """Find out what a record, whose data lie at an offset of a file, says of its sample."""
+    example = Example(data)
     for option, name in (("image", reading.image), ("label", reading.label)):
         if name and os.fsencode(name) not in example.features:
             raise OptionError(
@@ -66,14 +67,14 @@ def record_of(frame: Framed, file: str, where: str, reading: Reading) -> Record[
     if label is None and reading.label:
         raise NotAPackError(f"{where}: label={reading.label!r} has no value; name another")
     fields = {
-        name: Place(kind, file, frame.offset + start, stop - start)
+        name: Place(kind, file, offset + start, stop - start)
         for name, kind, (start, stop) in _fields(example, image)
     }
     meta, key = _first(example, (_META,)), _key(example)
     boxes, columns = _boxes(example, image, where)
     return Record(
-        b"%d" % frame.number if key is None else key, fields, label, None, boxes, columns,
-        meta and frame.data[meta[0] : meta[1]],
+        b"%d" % number if key is None else key, fields, label, None, boxes, columns,
+        meta and data[meta[0] : meta[1]],
     )  # fmt: skip
 
 
@@ -148,7 +149,11 @@ def _boxes(
     names = {_OBJECT + _COLUMNS["labels"]: "labels"}
     if _BOXES in example.features:
         boxes = _stored(example)
-        names |= {key: _column_name(key) for key in example.features if _is_column(key)}
+        for key in example.features:
+            last = key[len(_OBJECT) :]
+            if key.startswith(_OBJECT) and b"/" not in last:
+                usual = (name for name, known in _COLUMNS.items() if known == last)
+                names[key] = next(usual, last.decode("utf-8", "replace"))
     elif all(name in example.features for name in (*_BOX_SIDES, *_SIZE)):
         boxes = _scaled(example, where)
     elif _FLAT_BOXES in example.features:
@@ -167,15 +172,6 @@ def _boxes(
         is_real = kind == FLOAT and name != "labels"
         columns[name] = np.array(numbers).astype(np.float32 if is_real else np.int64)
     return boxes, columns
-
-
-def _is_column(key: bytes) -> bool:
-    return key.startswith(_OBJECT) and b"/" not in key[len(_OBJECT) :]
-
-
-def _column_name(key: bytes) -> str:
-    last = key[len(_OBJECT) :]
-    return next((n for n, k in _COLUMNS.items() if k == last), last.decode("utf-8", "replace"))
 
 
 def _stored(example: Example) -> np.ndarray:

@@ -1,8 +1,12 @@
-"""Parsers of encodings within containers: protobuf, Arrow streams, opcodes of pickles."""
+r"""Encodings within containers: protobuf, opcodes of pickles, keys in text lists.
+
+In a list, tab, LF, CR and backslash of a key are written ``\t``, ``\n``, ``\r``, ``\\``.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 
 
 class Malformed(ValueError):  # noqa: N818 (never leaves the package)
@@ -15,3 +19,19 @@ class ByteSpan:
 
     start: int
     stop: int
+
+
+_ESCAPES = ((b"\\", b"\\\\"), (b"\t", b"\\t"), (b"\n", b"\\n"), (b"\r", b"\\r"))
+
+
+def escaped(key: bytes) -> bytes:
+    """Write a key so that it fits one column of one line."""
+    for raw, written in _ESCAPES:
+        key = key.replace(raw, written)
+    return key
+
+
+def unescaped(text: bytes) -> bytes:
+    """Read a key that `escaped` wrote."""
+    back = {written: raw for raw, written in _ESCAPES}
+    return re.sub(rb"\\[tnr\\]", lambda match: back[match.group()], text)

@@ -59,11 +59,8 @@ class Names(NamedTuple):
     build: Callable[[Any], bool]  # whether the state of a value may be ignored
 
 
-class _Mark:
-    """Where a tuple, or the items to add, begin on the stack."""
-
-
-_MARK = _Mark()
+_NO_NAMES = Names(find=lambda _: None, persistent=lambda _: None, build=lambda _: False)
+_MARK = object()  # where a tuple, or the items to add, begin on the stack
 
 
 def is_likely(data: bytes) -> bool:
@@ -72,12 +69,8 @@ def is_likely(data: bytes) -> bool:
 
 
 def read(data: bytes, *, most_steps: int = _MOST_STEPS, names: Names | None = None) -> Any:
-    """Read a pickle of plain data; bytes come as a `ByteSpan` of ``data``.
-
-    Args:
-        names: The classes and functions that the pickle may name; None refuses all names.
-    """
-    machine = _Machine(data) if names is None else _NamingMachine(data, names)
+    """Read a pickle of plain data and calls of `names`; bytes come as a `ByteSpan` of `data`."""
+    machine = _Machine(data, names)
     try:
         for step, (opcode, argument, at) in enumerate(pickletools.genops(data)):
             if step >= most_steps:
@@ -95,9 +88,9 @@ def read(data: bytes, *, most_steps: int = _MOST_STEPS, names: Names | None = No
 class _Machine:
     """The stack and the memory of one pickle."""
 
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self.actions = _PLAIN
+    def __init__(self, data: bytes, names: Names | None) -> None:
+        self._data, self.names = data, names or _NO_NAMES
+        self.actions = _PLAIN if names is None else _NAMING
         self.at = 0  # of the opcode that is carried out
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
@@ -126,8 +119,7 @@ class _Machine:
             )
 
     def long(self, number: int) -> None:
-        size = number.bit_length() // 8 + 1
-        if size > _LONGEST_INT:
+        if (size := number.bit_length() // 8 + 1) > _LONGEST_INT:
             raise Malformed(
                 f"a pickle with an int of {size} bytes, expected at most {_LONGEST_INT}"
             )
@@ -154,9 +146,6 @@ class _Machine:
         del self.stack[start:]
         return items
 
-    def memorize(self, place: int) -> None:
-        self.memo[place] = self.top()
-
     def extend(self, items: list[Any]) -> None:
         into = self.top()
         if type(into) is not list:
@@ -168,34 +157,18 @@ class _Machine:
         if type(into) is not dict or len(items) % 2:
             raise Malformed(f"a pickle that sets the items of no dict, at byte {self.at}")
         for key, value in zip(items[::2], items[1::2], strict=True):
-            if not self._is_hashable(key):
+            if not _is_hashable(key):
                 raise Malformed(
                     f"a pickle with a key of type {type(key).__name__}, at byte {self.at}"
                 )
             is_bytes = isinstance(key, ByteSpan)
             into[self._data[key.start : key.stop] if is_bytes else key] = value
 
-    @staticmethod
-    def _is_hashable(key: Any) -> bool:
-        if isinstance(key, ByteSpan):
-            return key.stop - key.start <= _LONGEST_KEY
-        # The items of a tuple are plain: a hash of tuples in tuples would exhaust the stack.
-        return all(isinstance(part, _PLAIN_KEYS) for part in (key if type(key) is tuple else [key]))
-
-
-class _NamingMachine(_Machine):
-    """A machine for pickles that name classes and functions, which the caller replaces."""
-
-    def __init__(self, data: bytes, names: Names) -> None:
-        super().__init__(data)
-        self.actions = _NAMING
-        self._names = names
-
     def name(self, module: Any, name: Any) -> None:
         if type(module) is not str or type(name) is not str:
             raise Malformed(f"a pickle with a name that is no text, at byte {self.at}")
         full = f"{'builtins' if module == '__builtin__' else module}.{name}"
-        call = self._names.find(full)
+        call = self.names.find(full)
         if call is None:
             raise RefusedError(
                 f"a pickle that names {full[:300]} at byte {self.at}, which packio does not load"
@@ -209,21 +182,25 @@ class _NamingMachine(_Machine):
 
     def build(self) -> None:
         self.pop()
-        if not self._names.build(self.top()):
+        if not self.names.build(self.top()):
             raise RefusedError(
                 f"a pickle with BUILD at byte {self.at}: it sets attributes of a "
                 f"{type(self.top()).__name__}, which packio does not load"
             )
 
-    def persistent(self) -> None:
-        self.stack.append(self._names.persistent(self.pop()))
+
+def _is_hashable(key: Any) -> bool:
+    if isinstance(key, ByteSpan):
+        return key.stop - key.start <= _LONGEST_KEY
+    # The items of a tuple are plain: a hash of tuples in tuples would exhaust the stack.
+    return all(isinstance(part, _PLAIN_KEYS) for part in (key if type(key) is tuple else [key]))
 
 
 _Action = Callable[[Any, Any], object]  # is given a machine, and the argument of the opcode
 _PLAIN: dict[str, _Action] = {
     **dict.fromkeys(_VALUES, lambda m, value: m.stack.append(value)),
     **dict.fromkeys(("PROTO", "FRAME"), lambda _, __: None),
-    **dict.fromkeys(("BINPUT", "LONG_BINPUT"), _Machine.memorize),
+    **dict.fromkeys(("BINPUT", "LONG_BINPUT"), lambda m, place: m.memo.update({place: m.top()})),
     **dict.fromkeys(("BINGET", "LONG_BINGET"), lambda m, place: m.stack.append(m.memo[place])),
     **dict.fromkeys(("LONG1", "LONG4"), lambda m, number: m.long(number)),
     "MARK": lambda m, _: m.stack.append(_MARK),
@@ -234,7 +211,7 @@ _PLAIN: dict[str, _Action] = {
     "APPENDS": lambda m, _: m.extend(m.items()),
     "SETITEM": lambda m, _: m.update([m.pop(), m.pop()][::-1]),
     "SETITEMS": lambda m, _: m.update(m.items()),
-    "MEMOIZE": lambda m, _: m.memorize(len(m.memo)),
+    "MEMOIZE": lambda m, _: m.memo.update({len(m.memo): m.top()}),
     "POP": lambda m, _: m.stack.pop(),
     "DUP": lambda m, _: m.stack.append(m.top()),
     "POP_MARK": lambda m, _: m.items(),
@@ -246,5 +223,5 @@ _NAMING: dict[str, _Action] = {
     "REDUCE": lambda m, _: m.call(m.pop(), m.pop()),
     "NEWOBJ": lambda m, _: m.call(m.pop(), m.pop()),  # a class with arguments; the same here
     "BUILD": lambda m, _: m.build(),
-    "BINPERSID": lambda m, _: m.persistent(),
+    "BINPERSID": lambda m, _: m.stack.append(m.names.persistent(m.pop())),
 }

@@ -45,14 +45,10 @@ def varint(number: int) -> bytes:
 
 
 def encode(features: Iterable[tuple[bytes, int, bytes]]) -> tuple[list[bytes], dict[bytes, int]]:
-    """Encode an Example.
+    """The parts of an Example, large contents among them uncopied, and where each content begins.
 
-    Args:
-        features: (key, kind, content), in the order of the keys: protobuf's deterministic order.
-            The content is one value of bytes, or numbers, packed already.
-
-    Returns:
-        The parts to write, large contents among them uncopied, and where each content begins.
+    Features are (key, kind, content), in the order of the keys: protobuf's deterministic order. The
+    content is one value of bytes, or numbers, packed already.
     """
     parts = [b""]
     starts = {}

@@ -23,8 +23,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from packio.cli._output import as_typed, discard, tell, until_reader_leaves, warn
-from packio.cli._streams import prepare
+from packio.cli._output import as_typed, discard, open_streams, tell, until_reader_leaves, warn
 from packio.errors import OptionError, OutputError, PackioError, printable
 from packio.system import interrupts
 
@@ -37,11 +36,9 @@ _EPILOG = (
 
 
 def build(only: str | None = None, held: interrupts.deferred | None = None) -> typer.Typer:
-    """Build the command line.
+    """Build the command line: of all commands, or, to start faster, of one only.
 
-    Args:
-        only: Load the module of this command alone, to start faster; None loads all.
-        held: Holds Ctrl-C back; a command lets it through while it runs.
+    `held` holds Ctrl-C back; a command lets it through while it runs.
     """
     app = typer.Typer(
         name="packio",
@@ -143,7 +140,7 @@ def _main(held: interrupts.deferred) -> None:
     warnings.filterwarnings("ignore", module="PIL")  # packio's own messages say what matters
     warnings.showwarning = _WarnOnce()
     logging.getLogger("PIL").setLevel(logging.CRITICAL + 1)
-    prepare()
+    open_streams()
     only = next((a for a in sys.argv[1:] if not a.startswith("-")), None)
     try:
         _run(only, held)

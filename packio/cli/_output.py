@@ -7,8 +7,10 @@ that a file holds reaches a terminal as it is.
 from __future__ import annotations
 
 import ast
+import codecs
 import contextlib
 import dataclasses
+import io
 import json
 import os
 import re
@@ -19,6 +21,7 @@ from typing import Any, TextIO
 from packio.errors import as_bytes, printable, without_credentials
 
 _SHOWN = 10  # lines of a list
+_HANDLER = "packio-shown"  # name of the error handler of the streams
 _NAMED_ESCAPES = {"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _ARGUMENT = re.compile(  # or a call in Python, which stays as it is
     r"\b\w[\w.]*\((?:'[^']*'|\"[^\"]*\"|[^()'\"])*\)|"
@@ -26,6 +29,38 @@ _ARGUMENT = re.compile(  # or a call in Python, which stays as it is
 )
 _NAME = re.compile(r"\b([a-z]\w*)=(?=[\s,;:.)]|$)")  # of an argument, without a value
 _BYTES = re.compile(r"(?<![\w'\"])b(?=['\"])")
+
+
+def open_streams() -> None:
+    r"""Put the null device in the place of closed streams, and let all names be printed.
+
+    A file that is opened after ``>&-`` would get the descriptor of standard output, and with it
+    whatever a library prints there. A byte that is no text is shown as ``\xff``.
+    """
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, _open_nowhere(descriptor))
+    codecs.register_error(_HANDLER, _escape_error)
+    if type(sys.stdout) is io.TextIOWrapper and isinstance(sys.stdout.buffer, io.RawIOBase):
+        # PYTHONUNBUFFERED: text that a full disk takes in part only would pass for written
+        encoding, raw = sys.stdout.encoding, sys.stdout.detach()
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), encoding, line_buffering=True)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_HANDLER)
+
+
+def _open_nowhere(descriptor: int) -> io.TextIOWrapper:
+    opened = os.open(os.devnull, os.O_RDWR)  # the lowest that is free, so mostly this one
+    if opened == descriptor:
+        os.set_inheritable(descriptor, True)
+    return open(opened, "r" if descriptor == 0 else "w", closefd=False)
+
+
+def _escape_error(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(map(as_bytes, error.object[error.start : error.end])), error.end
 
 
 def say(*lines: str, end: str = "\n") -> None:
@@ -66,9 +101,7 @@ def until_reader_leaves() -> Iterator[None]:
 def as_typed(message: str, options: Mapping[str, str] | None = None) -> str:
     """Put a message of the library into words of the command line.
 
-    Args:
-        message: It may hold Python's ``num_workers=0`` and ``b'a.png'``.
-        options: Name of each argument → the option that sets it.
+    `options`: name of each argument → the option that sets it.
 
     >>> as_typed("num_workers=0: expected at least 1", {"num_workers": "--num-workers"})
     '--num-workers 0: expected at least 1'
@@ -122,15 +155,10 @@ def counted(number: int, noun: str) -> str:
 
 
 def escaped(name: bytes | str, encoding: str | None = None) -> str:
-    r"""Show a key or the name of a class on one line, exactly.
+    r"""Show a key or the name of a class (bytes, or text with surrogate escapes) on one line.
 
-    Args:
-        name: Bytes, or text with surrogate escapes.
-        encoding: Encoding of the output: characters that it lacks are escaped. None: stdout's.
-
-    Returns:
-        The name. Backslashes, unprintable characters and bytes that are not UTF-8 are written
-        ``\\``, ``\n``, ``\t``, ``\r`` or ``\xNN``, one for each byte of UTF-8.
+    Backslashes, unprintable characters, those that the encoding (None: stdout's) lacks, and bytes
+    that are not UTF-8 are written ``\\``, ``\n``, ``\t``, ``\r`` or ``\xNN``, one for each byte.
     """
     text = name if isinstance(name, str) else name.decode("utf-8", "surrogateescape")
     if text.isascii() and text.isprintable() and "\\" not in text:
@@ -152,13 +180,7 @@ def _escaped_character(character: str, encoding: str) -> str:
 def print_table(
     header: Sequence[str], cells: Sequence[Sequence[str]], *, left: Sequence[str]
 ) -> None:
-    """Print a table: with rich on a terminal, as plain text elsewhere.
-
-    Args:
-        header: Names of the columns.
-        cells: Texts of each line.
-        left: Columns that rich aligns on the left; the others hold numbers.
-    """
+    """Print a table: as plain text, or on a terminal with rich; there numbers are on the right."""
     if not sys.stdout.isatty():
         widths = [max(len(line[i]) for line in (header, *cells)) for i in range(len(header))]
         for line in (header, *cells):

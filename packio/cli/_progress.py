@@ -18,11 +18,7 @@ _PLAIN_SECONDS = 5.0  # between two plain lines
 
 
 class ProgressLine:
-    """Shows `Progress` values; a context manager that wipes the bar away.
-
-    Args:
-        quiet: Show nothing.
-    """
+    """Shows `Progress` values, unless `quiet`; a context manager that wipes the bar away."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet

@@ -19,19 +19,13 @@ from packio.errors import OptionError
 @group.takes(group.ADDING)
 def run(
     pack: option.Pack,
-    field: Annotated[
-        list[str],
-        typer.Option(
-            "--field",
-            metavar="NAME=FROM",
-            help="Name, and where values come from: a folder, a table, or package.module:function.",
-        ),
-    ] = ...,  # type: ignore[assignment]  # typer: the option must be given
+    field: Annotated[list[str], typer.Option("--field", metavar="NAME=FROM", help="Name, and where "
+        "values come from: a folder, a table, or package.module:function.")] = ...,  # type: ignore[assignment]  # typer: the option must be given
     *,
     as_json: option.Json = False,
     quiet: option.Quiet = False,
     more: dict[str, Any],
-) -> None:
+) -> None:  # fmt: skip
     """Add a field to the samples of a pack, as captions or latents; its files stay as they are.
 
     Files in a folder have the key of their sample with another ending: the latent of cats/7.jpg is

@@ -19,25 +19,17 @@ from packio.packing.appending import AppendReport, append
     group.of_plugins("sources"),
 )  # fmt: skip
 def run(
-    pack: Annotated[
-        Path, typer.Argument(metavar="PACK", help="The pack to add to: a folder of shards.")
-    ],
-    source: Annotated[
-        str,
-        typer.Argument(metavar="SOURCE", help="What the pack was made of, as for `packio pack`."),
-    ],
+    pack: Annotated[Path, typer.Argument(metavar="PACK",
+        help="The pack to add to: a folder of shards.")],
+    source: Annotated[str, typer.Argument(metavar="SOURCE",
+        help="What the pack was made of, as for `packio pack`.")],
     *,
-    compare: Annotated[
-        bool,
-        typer.Option(
-            "--compare",
-            help="Add nothing: compare the samples that both have, and list those that differ.",
-        ),
-    ] = False,
+    compare: Annotated[bool, typer.Option("--compare", help="Add nothing: compare the samples that "
+        "both have, and list those that differ.")] = False,
     as_json: option.Json = False,
     quiet: option.Quiet = False,
     more: dict[str, Any],
-) -> None:
+) -> None:  # fmt: skip
     """Add the new samples of a source to a pack. Run it daily: nothing is added twice.
 
     A sample is known by its key. Samples of the pack stay as they are; samples that the source has

@@ -9,8 +9,8 @@ import typer
 
 from packio import registry
 from packio.cli import _options as option
-from packio.cli._benches import run_bench
-from packio.cli._output import counted, print_table, say
+from packio.cli._output import counted, print_json, print_table, say
+from packio.cli._progress import ProgressLine
 from packio.system import processors
 
 if TYPE_CHECKING:
@@ -25,39 +25,23 @@ _COLUMNS = ("decoder", "on", "img/s", "spread", "Mpx/s", "ms p50", "ms p99", "re
 
 
 def run(
-    path: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[PATH]", help="A folder of images, or a pack; without it, sample photographs."
-        ),
-    ] = None,
-    decoder: Annotated[
-        list[str] | None,
-        typer.Option("--decoder", "-d", autocompletion=lambda: list(registry.names("decoders")),
-                     help="A decoder; repeatable (default: all installed)."),
-    ] = None,
-    threads: Annotated[
-        list[int] | None,
-        typer.Option("--threads", "-t", min=1,
-                     help="Threads to measure with; repeatable (default: 1 and all CPUs)."),
-    ] = None,
-    workers: Annotated[
-        list[int] | None,
-        typer.Option("--workers", "--num-workers", "-w", min=0,
-                     help="DataLoader workers to measure with; repeatable (default: all CPUs). "
-                     "0: none."),
-    ] = None,
-    limit: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Take N images, spread over those there are.")
-    ] = 500,
-    rounds: Annotated[
-        int, typer.Option(min=1, help="Passes of each decoder over the images, in turns.")
-    ] = 5,
+    path: Annotated[Path | None, typer.Argument(metavar="[PATH]",
+        help="A folder of images, or a pack; without it, sample photographs.")] = None,
+    decoder: Annotated[list[str] | None, typer.Option("--decoder", "-d",
+        autocompletion=lambda: list(registry.names("decoders")),
+        help="A decoder; repeatable (default: all installed).")] = None,
+    threads: Annotated[list[int] | None, typer.Option("--threads", "-t", min=1,
+        help="Threads to measure with; repeatable (default: 1 and all CPUs).")] = None,
+    workers: Annotated[list[int] | None, typer.Option("--workers", "--num-workers", "-w", min=0,
+        help="DataLoader workers to measure with; repeatable (default: all CPUs). 0: "
+        "none.")] = None,
+    limit: Annotated[int, typer.Option(min=1, metavar="N",
+        help="Take N images, spread over those there are.")] = 500,
+    rounds: Annotated[int, typer.Option(min=1,
+        help="Passes of each decoder over the images, in turns.")] = 5,
     as_json: option.Json = False,
-    parity: Annotated[
-        bool,
-        typer.Option("--parity", help="Compare crops with torchvision's and Pillow's; no speed."),
-    ] = False,
+    parity: Annotated[bool, typer.Option("--parity",
+        help="Compare crops with torchvision's and Pillow's; no speed.")] = False,
     quiet: option.NoProgress = False,
 ) -> None:  # fmt: skip
     """Measure every installed decoder on your images, and compare its pixels to Pillow's.
@@ -78,23 +62,21 @@ def run(
     if parity:
         from packio.measuring.bench import fidelity
 
-        run_bench(
-            lambda progress: fidelity.measure(
+        with ProgressLine(quiet=quiet) as progress:
+            parities = fidelity.measure(
                 path, decoders=decoder or None, limit=limit, progress=progress
-            ),
-            _print_parity, as_json=as_json, quiet=quiet,
-        )  # fmt: skip
+            )
+        print_json(parities.as_dict()) if as_json else _print_parity(parities)
         return
     from packio.measuring.bench import decode
 
-    run_bench(
-        lambda progress: decode.measure(
+    with ProgressLine(quiet=quiet) as progress:
+        result = decode.measure(
             path, decoders=decoder or None, threads=threads or None,
             workers=[n for n in workers or [processors.usable()] if n],
             rounds=rounds, limit=limit, progress=progress,
-        ),
-        _print, as_json=as_json, quiet=quiet,
-    )  # fmt: skip
+        )  # fmt: skip
+    print_json(result.as_dict()) if as_json else _print(result)
 
 
 def _print(result: DecodeResult) -> None:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from packio.cli import _options as option
-from packio.cli._benches import run_bench
-from packio.cli._output import counted, say, tell
+from packio.cli._output import counted, print_json, say, tell
 
 if TYPE_CHECKING:
     from packio.measuring.bench.load import LoadResult
@@ -18,24 +17,17 @@ def run(
     pack: option.Pack,
     size: Annotated[int, typer.Option(min=1, help="Side of the crops, pixels.")] = 224,
     batch_size: Annotated[int, typer.Option(min=1, help="Images in a batch.")] = 64,
-    fidelity: Annotated[
-        Literal["exact", "fast"], typer.Option(help="'exact' pixels, or 'fast' ones.")
-    ] = "exact",
+    fidelity: Annotated[Literal["exact", "fast"], typer.Option(
+        help="'exact' pixels, or 'fast' ones.")] = "exact",
     decoder: Annotated[str, typer.Option(help="Decoder, as for PackDataset.")] = "auto",
-    workers: Annotated[
-        list[int] | None,
-        typer.Option("--workers", "--num-workers", min=0,
-                     help="DataLoader workers to try; repeatable (default: 1, 2, 4, …)."),
-    ] = None,
-    threads: Annotated[
-        list[int] | None,
-        typer.Option(min=1, help="Threads to try without workers; repeatable (default: 1, 2, …)."),
-    ] = None,
+    workers: Annotated[list[int] | None, typer.Option("--workers", "--num-workers", min=0,
+        help="DataLoader workers to try; repeatable (default: 1, 2, 4, …).")] = None,
+    threads: Annotated[list[int] | None, typer.Option(min=1,
+        help="Threads to try without workers; repeatable (default: 1, 2, …).")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Times to measure each setting.")] = 3,
     images: Annotated[int, typer.Option(min=1, help="Images to load in each round.")] = 2000,
-    seconds: Annotated[
-        float, typer.Option(help="Seconds to spend on the settings, roughly; images may be fewer.")
-    ] = 120.0,
+    seconds: Annotated[float, typer.Option(
+        help="Seconds to spend on the settings, roughly; images may be fewer.")] = 120.0,
     as_json: option.Json = False,
     quiet: option.NoProgress = False,
 ) -> None:  # fmt: skip
@@ -52,15 +44,12 @@ def run(
     from packio.images.geometry import RandomResizedCrop
     from packio.measuring.bench import load
 
-    run_bench(
-        lambda _: load.measure(
-            pack, crop=RandomResizedCrop(size), batch_size=batch_size, fidelity=fidelity,
-            decoder=decoder, workers=workers, threads=threads, rounds=rounds, images=images,
-            seconds=seconds,
-            say=None if quiet else tell,
-        ),
-        _print, as_json=as_json, quiet=True,
+    result = load.measure(
+        pack, crop=RandomResizedCrop(size), batch_size=batch_size, fidelity=fidelity,
+        decoder=decoder, workers=workers, threads=threads, rounds=rounds, images=images,
+        seconds=seconds, say=None if quiet else tell,
     )  # fmt: skip
+    print_json(result.as_dict()) if as_json else _print(result)
 
 
 def _print(result: LoadResult) -> None:

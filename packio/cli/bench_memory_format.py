@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from packio.cli import _options as option
-from packio.cli._benches import run_bench
-from packio.cli._output import counted, print_table, say
+from packio.cli._output import counted, print_json, print_table, say
+from packio.cli._progress import ProgressLine
 
 if TYPE_CHECKING:
     from packio.measuring.bench.memory_format import MemoryFormatResult, MemoryFormatRow
@@ -18,21 +18,15 @@ _COLUMNS = ("part", "stage", "dtype", "images", "model", "ms", "spread", "of con
 
 
 def run(
-    device: Annotated[
-        str | None, typer.Option(help="cpu or cuda (default: the GPU if there is one).")
-    ] = None,
-    dtype: Annotated[
-        list[str] | None,
-        typer.Option(metavar="|".join(_DTYPES), autocompletion=lambda: list(_DTYPES),
-                     help="Data type of the networks; repeatable (default: float32, and bfloat16 "
-                     "if the device computes in it)."),
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(help="Images in a batch (default: 8; on a GPU 128).")
-    ] = None,
-    size: Annotated[
-        int | None, typer.Option(help="Side of the images, pixels (default: 112; on a GPU 224).")
-    ] = None,
+    device: Annotated[str | None, typer.Option(
+        help="cpu or cuda (default: the GPU if there is one).")] = None,
+    dtype: Annotated[list[str] | None, typer.Option(metavar="|".join(_DTYPES),
+        autocompletion=lambda: list(_DTYPES), help="Data type of the networks; repeatable "
+        "(default: float32, and bfloat16 if the device computes in it).")] = None,
+    batch_size: Annotated[int | None, typer.Option(
+        help="Images in a batch (default: 8; on a GPU 128).")] = None,
+    size: Annotated[int | None, typer.Option(
+        help="Side of the images, pixels (default: 112; on a GPU 224).")] = None,
     rounds: Annotated[int, typer.Option(help="Times to measure everything, in turns.")] = 7,
     as_json: option.Json = False,
     quiet: option.NoProgress = False,
@@ -49,13 +43,12 @@ def run(
     """
     from packio.measuring.bench import memory_format
 
-    run_bench(
-        lambda progress: memory_format.measure(
+    with ProgressLine(quiet=quiet) as progress:
+        result = memory_format.measure(
             device=device, dtypes=dtype or None, batch_size=batch_size, size=size, rounds=rounds,
             progress=progress,
-        ),
-        _print, as_json=as_json, quiet=quiet,
-    )  # fmt: skip
+        )  # fmt: skip
+    print_json(result.as_dict()) if as_json else _print(result)
 
 
 def _print(result: MemoryFormatResult) -> None:

@@ -13,15 +13,11 @@ from packio.cli._output import escaped, print_json, say
 
 
 def run(
-    local_copy: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--local-copy", help="Show this folder, which datasets had as local_copy=, instead."
-        ),
-    ] = None,
+    local_copy: Annotated[list[Path] | None, typer.Option("--local-copy",
+        help="Show this folder, which datasets had as local_copy=, instead.")] = None,
     clear: Annotated[bool, typer.Option("--clear", help="Remove what is shown.")] = False,
     as_json: option.Json = False,
-) -> None:
+) -> None:  # fmt: skip
     """Show what packio keeps on this machine beside packs, and clear it.
 
     packio keeps indexes of packs at URLs and of containers without one, listings of folders, and

@@ -18,13 +18,12 @@ if TYPE_CHECKING:
 
 def run(
     pack: option.Pack,
-    key: Annotated[
-        str, typer.Argument(metavar="KEY", help="The key of a sample; with --at its position.")
-    ],
+    key: Annotated[str, typer.Argument(metavar="KEY",
+        help="The key of a sample; with --at its position.")],
     at: Annotated[bool, typer.Option("--at", "-i", help="KEY is a position, 0 to N-1.")] = False,
     index: option.Index = None,
     force: Annotated[bool, typer.Option("--force", help="Write to a terminal, too.")] = False,
-) -> None:
+) -> None:  # fmt: skip
     """Write the bytes of one sample to standard output, as they were packed.
 
     Example: packio cat photos.lmdb cats/tom.jpg > tom.jpg

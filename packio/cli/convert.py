@@ -20,16 +20,15 @@ from packio.packing import convert
     group.of_plugins("formats"),
 )  # fmt: skip
 def run(
-    source: Annotated[
-        Path, typer.Argument(metavar="PACK", help="A pack, or a container that others wrote.")
-    ],
+    source: Annotated[Path, typer.Argument(metavar="PACK",
+        help="A pack, or a container that others wrote.")],
     out: option.Out,
     *,
     index: option.Index = None,
     as_json: option.Json = False,
     quiet: option.Quiet = False,
     more: dict[str, Any],
-) -> None:
+) -> None:  # fmt: skip
     """Turn a pack into another format. Images, labels, keys and all else stay as they are.
 
     Without further options no image is decoded. Each sample is compared with its checksum.

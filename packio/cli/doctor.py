@@ -18,31 +18,21 @@ if TYPE_CHECKING:
 
 
 def run(
-    loader: Annotated[
-        str,
-        typer.Argument(metavar="PACK|MODULE:LOADER", help="A pack; or a loader in a Python module, "
-                       "or a function there that makes one."),
-    ],
-    step: Annotated[
-        str | None,
-        typer.Option(metavar="MODULE:STEP", help="Function to call with each batch; it trains."),
-    ] = None,
+    loader: Annotated[str, typer.Argument(metavar="PACK|MODULE:LOADER",
+        help="A pack; or a loader in a Python module, or a function there that makes one.")],
+    step: Annotated[str | None, typer.Option(metavar="MODULE:STEP",
+        help="Function to call with each batch; it trains.")] = None,
     size: Annotated[int, typer.Option(min=1, help="Side of the crops of a pack, pixels.")] = 224,
     batch_size: Annotated[int, typer.Option(min=1, help="Batch size for a pack.")] = 64,
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", "--num-workers", min=0,
-                     help="Workers for a pack (default: one a CPU)."),
-    ] = None,
+    workers: Annotated[int | None, typer.Option("--workers", "--num-workers", min=0,
+        help="Workers for a pack (default: one a CPU).")] = None,
     index: option.Index = None,
     seconds: Annotated[float, typer.Option(help="Seconds to spend, roughly.")] = 25.0,
     as_json: option.Json = False,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a page with plots into FILE.")
-    ] = None,
-    profile: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Profile the main process with cProfile.")
-    ] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE",
+        help="Write a page with plots into FILE.")] = None,
+    profile: Annotated[Path | None, typer.Option(metavar="FILE",
+        help="Profile the main process with cProfile.")] = None,
     quiet: option.NoProgress = False,
 ) -> None:  # fmt: skip
     """Find what bounds a training loop, and measure how much each remedy helps.

@@ -20,21 +20,14 @@ def run(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to make.")],
     classes: option.Classes = None,
     split: option.Split = None,
-    fields: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAMES",
-            help="Extract only these, as image,mask,label: fields, label, split, boxes, meta. Not "
-            "given: all but levels.",
-        ),
-    ] = None,
+    fields: Annotated[str | None, typer.Option(metavar="NAMES", help="Extract only these, as "
+        "image,mask,label: fields, label, split, boxes, meta. Not given: all but levels.")] = None,
     index: option.Index = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace OUT, with ALL that is in it, in one step.")
-    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite",
+        help="Replace OUT, with ALL that is in it, in one step.")] = False,
     as_json: option.Json = False,
     quiet: option.Quiet = False,
-) -> None:
+) -> None:  # fmt: skip
     """Write the samples of a pack into a folder. A sample's key is its path; its bytes stay equal.
 
     A field lies beside the image: the mask of cat/1.jpg is cat/1.mask.png. What no file says

@@ -18,23 +18,17 @@ _SHOWN = 20
 
 def run(
     pack: option.Pack,
-    threshold: Annotated[
-        int,
-        typer.Option(min=0, max=MOST, metavar="BITS", help="Bits of 64 that hashes may differ in."),
-    ] = THRESHOLD,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a page that shows the pairs.")
-    ] = None,
-    limit: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Most pairs on the page, the most alike first.")
-    ] = 500,
+    threshold: Annotated[int, typer.Option(min=0, max=MOST, metavar="BITS",
+        help="Bits of 64 that hashes may differ in.")] = THRESHOLD,
+    html: Annotated[Path | None, typer.Option(metavar="FILE",
+        help="Write a page that shows the pairs.")] = None,
+    limit: Annotated[int, typer.Option(min=1, metavar="N",
+        help="Most pairs on the page, the most alike first.")] = 500,
     index: option.Index = None,
     as_json: option.Json = False,
-    quiet: Annotated[
-        bool,
-        typer.Option("--quiet", "-q", help="Show near-duplicates only: no progress, no summary."),
-    ] = False,
-) -> None:
+    quiet: Annotated[bool, typer.Option("--quiet", "-q",
+        help="Show near-duplicates only: no progress, no summary.")] = False,
+) -> None:  # fmt: skip
     """Find images that look alike: the same photograph encoded anew, resized or slightly changed.
 
     All images are decoded, and a perceptual hash of 64 bits is made of each. Cropped and mirrored

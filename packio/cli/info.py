@@ -24,39 +24,21 @@ def _page(plot: Path | None) -> Path | None:
 
 
 def run(
-    pack: Annotated[
-        Path | None,
-        typer.Argument(metavar="PACK", help="The pack: a file, or a folder of shards."),
-    ] = None,
-    stats: Annotated[
-        int | None,
-        typer.Option(
-            min=0, metavar="N", help="Measure mean and std of the channels on N images; 0: on all."
-        ),
-    ] = None,
-    buckets: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZES",
-            help="Say what aspect-ratio buckets get, and what their crops cut away: "
-            "area=1048576,step=64, or heights and widths as 1024x1024,896x1152.",
-        ),
-    ] = None,
+    pack: Annotated[Path | None, typer.Argument(metavar="PACK",
+        help="The pack: a file, or a folder of shards.")] = None,
+    stats: Annotated[int | None, typer.Option(min=0, metavar="N",
+        help="Measure mean and std of the channels on N images; 0: on all.")] = None,
+    buckets: Annotated[str | None, typer.Option(metavar="SIZES", help="Say what aspect-ratio "
+        "buckets get, and what their crops cut away: area=1048576,step=64, or heights and widths "
+        "as 1024x1024,896x1152.")] = None,
     index: option.Index = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            callback=_page,
-            help="Write a page that shows classes, sizes, bytes and aspect ratios, as info.html.",
-        ),
-    ] = None,
-    system: Annotated[
-        bool,
-        typer.Option("--system", help="Say what runs on this machine: the native core, decoders."),
-    ] = False,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", callback=_page,
+        help="Write a page that shows classes, sizes, bytes and aspect ratios, as "
+        "info.html.")] = None,
+    system: Annotated[bool, typer.Option("--system",
+        help="Say what runs on this machine: the native core, decoders.")] = False,
     as_json: option.Json = False,
-) -> None:
+) -> None:  # fmt: skip
     """Say what a pack holds: samples, classes, sizes, encodings, and how the pack was made.
 
     Example: packio info photos.lmdb

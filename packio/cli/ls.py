@@ -30,17 +30,14 @@ def run(
     pack: option.Pack,
     classes: option.Classes = None,
     split: option.Split = None,
-    limit: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Stop after N samples.")
-    ] = None,
+    limit: Annotated[int | None, typer.Option(min=0, metavar="N",
+        help="Stop after N samples.")] = None,
     index: option.Index = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a line. Keys are surrogate-escaped.")
-    ] = False,
-    as_tsv: Annotated[
-        bool, typer.Option("--tsv", help="Tab-separated values, below a line of headings.")
-    ] = False,
-) -> None:
+    as_json: Annotated[bool, typer.Option("--json",
+        help="One JSON object a line. Keys are surrogate-escaped.")] = False,
+    as_tsv: Annotated[bool, typer.Option("--tsv",
+        help="Tab-separated values, below a line of headings.")] = False,
+) -> None:  # fmt: skip
     r"""List the samples of a pack: index, class, bytes, pixels, encoding, offset and key.
 
     In a key, a backslash and each character that cannot be printed is shown as \\, \n, \t, \r or

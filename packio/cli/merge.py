@@ -18,27 +18,17 @@ from packio.packing.merging import merge
 
 @group.takes(group.OUTPUT, group.LEVELS, group.RUN, group.of_plugins("formats"))
 def run(
-    packs: Annotated[
-        list[Path], typer.Argument(metavar="PACK…", help="The packs to merge, two or more.")
-    ],
+    packs: Annotated[list[Path], typer.Argument(metavar="PACK…",
+        help="The packs to merge, two or more.")],
     *,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", metavar="OUT", help="Pack to make. The suffix says the format: x.tar"
-        ),
-    ] = None,
-    prefix: Annotated[
-        bool,
-        typer.Option(
-            "--prefix",
-            help="Put the name of each pack before its keys, as monday/: where keys are shared.",
-        ),
-    ] = False,
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="OUT",
+        help="Pack to make. The suffix says the format: x.tar")] = None,
+    prefix: Annotated[bool, typer.Option("--prefix", help="Put the name of each pack before its "
+        "keys, as monday/: where keys are shared.")] = False,
     as_json: option.Json = False,
     quiet: option.Quiet = False,
     more: dict[str, Any],
-) -> None:
+) -> None:  # fmt: skip
     """Make one pack of several: all samples are copied.
 
     Classes are numbered anew, by name: the classes of the first pack keep their numbers. A key that

@@ -22,27 +22,17 @@ _TO_WRITE = {*group.RUN, *group.PARTS, *group.SEEK_POINTS} - {"check"}  # nothin
     group.PARTS, group.of_plugins("sources"), group.of_plugins("formats"),
 )  # fmt: skip
 def run(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="SOURCE",
-            help="A folder of class folders of images; a list (CSV, JSONL), an archive, a COCO "
-            "file, parquet; folders of images and masks; a pack; or MODULE:OBJECT, a dataset.",
-        ),
-    ],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A folder of class folders of "
+        "images; a list (CSV, JSONL), an archive, a COCO file, parquet; folders of images and "
+        "masks; a pack; or MODULE:OBJECT, a dataset.")],
     out: option.Out,
     *,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Write nothing: show samples, bad images, and sizes of other encodings.",
-        ),
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run",
+        help="Write nothing: show samples, bad images, and sizes of other encodings.")] = False,
     as_json: option.Json = False,
     quiet: option.Quiet = False,
     more: dict[str, Any],
-) -> None:
+) -> None:  # fmt: skip
     """Pack images into one container. Without further options their bytes stay as they are.
 
     A folder is read as torchvision's ImageFolder reads it: each folder in it is a class, with

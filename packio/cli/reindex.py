@@ -15,19 +15,14 @@ from packio.cli._progress import bytes_bar
 
 @group.takes(group.REINDEXING)
 def run(
-    path: Annotated[
-        Path,
-        typer.Argument(
-            metavar="PATH",
-            help="The container to index; or a URL, with braces for several objects.",
-        ),
-    ],
+    path: Annotated[Path, typer.Argument(metavar="PATH",
+        help="The container to index; or a URL, with braces for several objects.")],
     *,
     _workers: option.NoWorkers = None,
     as_json: option.Json = False,
     quiet: option.Quiet = False,
     more: dict[str, Any],
-) -> None:
+) -> None:  # fmt: skip
     """Index a container anew: a pack that lost its index, or a container that others wrote.
 
     Example: packio reindex train.lmdb

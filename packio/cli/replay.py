@@ -43,71 +43,43 @@ def _crop(text: str) -> Any:
 
 
 def run(
-    packs: Annotated[
-        list[Path],
-        typer.Argument(metavar="PACK…", help="The pack; several, in order, of a ConcatPacks."),
-    ],
-    steps: Annotated[
-        Any,
-        typer.Option(parser=_span, metavar="A-B",
-                     help="Steps A to B, or one step; counted from 0 in each epoch."),
-    ],
-    state: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Checkpoint with the loader's state: torch.save, JSON."),
-    ] = None,
-    state_name: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Which state, if FILE has several, as loaders.train."),
-    ] = None,
-    epoch: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Epoch (default: that of the state).")
-    ] = None,
-    rank: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Batches of one rank (default: of all).")
-    ] = None,
-    world_size: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Number of ranks, if no state says it.")
-    ] = None,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Samples of a rank's batch, if no state says it."),
-    ] = None,
-    drop_last: Annotated[
-        bool | None,
-        typer.Option("--drop-last/--keep-last", help="Whether a smaller last batch was left out."),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Seed of crops and flips: of the dataset.")
-    ] = None,
-    order_seed: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Seed of the order (default: --seed; 0 of several ranks)."),
-    ] = None,
-    in_order: Annotated[
-        bool, typer.Option("--in-order", help="Without a state: nothing was shuffled.")
-    ] = False,
-    window: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Without a state: window= of the Loader.")
-    ] = None,
-    crop: Annotated[
-        Any,
-        typer.Option(parser=_crop, metavar="SIZE",
-                     help="Crop, if no state says it: 224 (RandomResizedCrop), CenterCrop:224, …"),
-    ] = None,
-    hflip: Annotated[
-        float | None, typer.Option(metavar="P", help="Probability of mirroring left-right.")
-    ] = None,
-    vflip: Annotated[
-        float | None, typer.Option(metavar="P", help="Probability of mirroring top-bottom.")
-    ] = None,
+    packs: Annotated[list[Path], typer.Argument(metavar="PACK…",
+        help="The pack; several, in order, of a ConcatPacks.")],
+    steps: Annotated[Any, typer.Option(parser=_span, metavar="A-B",
+        help="Steps A to B, or one step; counted from 0 in each epoch.")],
+    state: Annotated[Path | None, typer.Option(metavar="FILE",
+        help="Checkpoint with the loader's state: torch.save, JSON.")] = None,
+    state_name: Annotated[str | None, typer.Option(metavar="NAME",
+        help="Which state, if FILE has several, as loaders.train.")] = None,
+    epoch: Annotated[int | None, typer.Option(min=0, metavar="N",
+        help="Epoch (default: that of the state).")] = None,
+    rank: Annotated[int | None, typer.Option(min=0, metavar="N",
+        help="Batches of one rank (default: of all).")] = None,
+    world_size: Annotated[int | None, typer.Option(min=1, metavar="N",
+        help="Number of ranks, if no state says it.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, metavar="N",
+        help="Samples of a rank's batch, if no state says it.")] = None,
+    drop_last: Annotated[bool | None, typer.Option("--drop-last/--keep-last",
+        help="Whether a smaller last batch was left out.")] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N",
+        help="Seed of crops and flips: of the dataset.")] = None,
+    order_seed: Annotated[int | None, typer.Option(metavar="N",
+        help="Seed of the order (default: --seed; 0 of several ranks).")] = None,
+    in_order: Annotated[bool, typer.Option("--in-order",
+        help="Without a state: nothing was shuffled.")] = False,
+    window: Annotated[int | None, typer.Option(min=1, metavar="N",
+        help="Without a state: window= of the Loader.")] = None,
+    crop: Annotated[Any, typer.Option(parser=_crop, metavar="SIZE",
+        help="Crop, if no state says it: 224 (RandomResizedCrop), CenterCrop:224, …")] = None,
+    hflip: Annotated[float | None, typer.Option(metavar="P",
+        help="Probability of mirroring left-right.")] = None,
+    vflip: Annotated[float | None, typer.Option(metavar="P",
+        help="Probability of mirroring top-bottom.")] = None,
     split: option.Split = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a page of the very crops.")
-    ] = None,
-    size: Annotated[
-        int, typer.Option(min=16, max=1024, metavar="PIXELS", help="Longer side on the page.")
-    ] = 128,
+    html: Annotated[Path | None, typer.Option(metavar="FILE",
+        help="Write a page of the very crops.")] = None,
+    size: Annotated[int, typer.Option(min=16, max=1024, metavar="PIXELS",
+        help="Longer side on the page.")] = 128,
     as_json: option.Json = False,
     quiet: option.Quiet = False,
 ) -> None:  # fmt: skip

@@ -13,25 +13,17 @@ from packio.cli._output import counted, escaped, print_json, say
 
 def run(
     pack: option.Pack,
-    expression: Annotated[
-        str | None,
-        typer.Argument(metavar="[SQL]", help="A condition, as \"width >= 512 AND class = 'cat'\"."),
-    ] = None,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FILE", help="The selection, as cats.selection.")
-    ] = ...,  # type: ignore[assignment]  # typer: the option must be given
-    keys_of: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Take the samples that have the keys of this older selection."
-        ),
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a selection that is there.")
-    ] = False,
+    expression: Annotated[str | None, typer.Argument(metavar="[SQL]",
+        help="A condition, as \"width >= 512 AND class = 'cat'\".")] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE",
+        help="The selection, as cats.selection.")] = ...,  # type: ignore[assignment]  # typer: the option must be given
+    keys_of: Annotated[Path | None, typer.Option(metavar="FILE",
+        help="Take the samples that have the keys of this older selection.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite",
+        help="Replace a selection that is there.")] = False,
     as_json: option.Json = False,
     quiet: option.Quiet = False,
-) -> None:
+) -> None:  # fmt: skip
     """Save which samples of a pack match a condition: a small file that is a pack by itself.
 
     Every command and dataset takes the selection as a pack. The samples stay where they are. A pack

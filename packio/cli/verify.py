@@ -18,20 +18,16 @@ if TYPE_CHECKING:
 
 def run(
     pack: option.Pack,
-    decode: Annotated[
-        bool, typer.Option("--decode", help="Decode every image as well; this takes longer.")
-    ] = False,
+    decode: Annotated[bool, typer.Option("--decode",
+        help="Decode every image as well; this takes longer.")] = False,
     index: option.Index = None,
-    threads: Annotated[
-        int | None,
-        typer.Option("--threads", min=1, metavar="N", help="Threads (default: one a CPU)."),
-    ] = None,
+    threads: Annotated[int | None, typer.Option("--threads", min=1, metavar="N",
+        help="Threads (default: one a CPU).")] = None,
     _workers: option.NoWorkers = None,
     as_json: option.Json = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Show damage only: no progress, no summary.")
-    ] = False,
-) -> None:
+    quiet: Annotated[bool, typer.Option("--quiet", "-q",
+        help="Show damage only: no progress, no summary.")] = False,
+) -> None:  # fmt: skip
     """Check every byte of a pack, and print all damage, one line for each place.
 
     A line is FILE, RECORD, KEY and the problem, with tabs between. Exit code 0: the pack is as it

@@ -20,42 +20,25 @@ if TYPE_CHECKING:
 
 def run(
     pack: option.Pack,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="The page (default: PACK.html here)."),
-    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE",
+        help="The page (default: PACK.html here).")] = None,
     classes: option.Classes = None,
     split: option.Split = None,
-    limit: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Show N samples, spread evenly over the pack.")
-    ] = 500,
-    size: Annotated[
-        int, typer.Option(min=16, max=1024, metavar="PIXELS", help="Longer side of a thumbnail.")
-    ] = 128,
-    originals: Annotated[
-        Any,
-        typer.Option(
-            parser=option.byte_count,
-            metavar="SIZE",
-            help="Images that the page has as they are, the smallest first, as 20MB in all: "
-            "enlarged, they show their own pixels.",
-        ),
-    ] = "20MB",
-    serve: Annotated[
-        bool,
-        typer.Option(
-            "--serve",
-            help="Write no page: show all samples, in a pack of any size, by a server on this "
-            "machine, until Ctrl-C.",
-        ),
-    ] = False,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port of --serve; 0: one that is free.")
-    ] = 0,
+    limit: Annotated[int, typer.Option(min=1, metavar="N",
+        help="Show N samples, spread evenly over the pack.")] = 500,
+    size: Annotated[int, typer.Option(min=16, max=1024, metavar="PIXELS",
+        help="Longer side of a thumbnail.")] = 128,
+    originals: Annotated[Any, typer.Option(parser=option.byte_count, metavar="SIZE",
+        help="Images that the page has as they are, the smallest first, as 20MB in all: enlarged, "
+        "they show their own pixels.")] = "20MB",
+    serve: Annotated[bool, typer.Option("--serve", help="Write no page: show all samples, in a "
+        "pack of any size, by a server on this machine, until Ctrl-C.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535,
+        help="Port of --serve; 0: one that is free.")] = 0,
     index: option.Index = None,
     open_it: Annotated[bool, typer.Option("--open", help="Open it in the web browser.")] = False,
     quiet: option.Quiet = False,
-) -> None:
+) -> None:  # fmt: skip
     """Make a contact sheet of a pack: thumbnails with keys, classes and sizes, to look through.
 
     The sheet is one HTML file that needs no other file: open it anywhere, send it to anyone. On the

@@ -17,12 +17,11 @@ if TYPE_CHECKING:
 
 def run(
     pack: option.Pack,
-    check: Annotated[
-        bool, typer.Option("--dry-run", "--check", help="Only show how much is in memory already.")
-    ] = False,
+    check: Annotated[bool, typer.Option("--dry-run", "--check",
+        help="Only show how much is in memory already.")] = False,
     as_json: option.Json = False,
     quiet: option.Quiet = False,
-) -> None:
+) -> None:  # fmt: skip
     """Read a pack into the page cache, as far as memory allows, so that the first epoch is fast.
 
     Shows for each file how much was in memory before, and how much is now. Files without room are

@@ -27,6 +27,7 @@ _KINDS = {
     "selections": "indexes of selections",
     "folders": "listings of image folders",
     "seen": "images that were checked",
+    "reindex": "unfinished indexes of containers at URLs",
     "uploads": "unfinished uploads",
 }
 _KEPT = frozenset({"uploads"})

@@ -10,8 +10,8 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from packio.measuring.doctor import Cause, Diagnosis, Measurements, remedies
+from packio.measuring.doctor.findings import Spread, Stages
 from packio.measuring.doctor.loops import LoopRun
-from packio.measuring.doctor.measured import Spread, Stages
 from packio.measuring.doctor.remedies import Change
 from packio.measuring.doctor.setups import Setup
 from packio.measuring.doctor.trials import Trials

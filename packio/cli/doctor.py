@@ -46,14 +46,14 @@ def run(
     Example: packio doctor train:make_loader --step train:step --html doctor.html
     """
     from packio.inspecting.pages import check_place, write_page
-    from packio.measuring.doctor import doctor, naming
+    from packio.measuring.doctor import doctor, setups
 
     if html is not None:
         check_place(html)  # before minutes of measuring
-    found: Any = naming.make_loader(loader) if naming.is_name(loader) else _of_pack(
+    found: Any = setups.make_loader(loader) if setups.is_name(loader) else _of_pack(
         loader, size, batch_size, workers, index)  # fmt: skip
     diagnosis = doctor(
-        found, naming.find(step, "--step ") if step is not None else None, seconds=seconds,
+        found, setups.find_object(step, "--step ") if step is not None else None, seconds=seconds,
         profile=profile, say=None if quiet else tell,
     )  # fmt: skip
     if html is not None:

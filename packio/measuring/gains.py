@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import shlex
 import statistics
@@ -16,10 +15,9 @@ import numpy as np
 from PIL import Image
 
 import packio
-from packio.datasets.folders import FolderDataset
 from packio.datasets.pack_dataset import PackDataset
 from packio.errors import PackioError
-from packio.measuring.bench.rounds import run_in_turns
+from packio.measuring.turns import run_in_turns
 from packio.packs.rows import Row
 
 _PIXELS, _LEAST = 64_000_000, 8  # of all images that are chosen; but so many images at least
@@ -61,65 +59,37 @@ def measure_smaller(dataset: PackDataset, count: int) -> list[Gain]:
     shorts = [min(row.height, row.width) for row in dataset.pack.rows(chosen)]
     if size is None or statistics.median(shorts) < _WASTE * min(size):
         return []
+    samples, old = [dataset.pack[int(i)] for i in chosen], dataset.with_options(threads=1)
+    kept = {n: dataset.options[n] for n in ("crop", "hflip", "fidelity", "decoder")}
     short = round(min(size) * 8 / 7)  # as 256 is to 224
-    what, options = _resize_to(short)
-    command = f"packio pack {shlex.quote(str(dataset.pack.path))} OUT.lmdb{_as_typed(options)}"
-    with tempfile.TemporaryDirectory() as folder:
-        out, samples = Path(folder, "small.tar"), [dataset.pack[int(i)] for i in chosen]
-        try:
-            packio.pack(samples, out, on_error="skip", num_workers=1, **options)
-        except PackioError:  # none of them can be decoded
-            return []
-        kept = {n: dataset.options[n] for n in ("crop", "hflip", "fidelity", "decoder")}
-        small = PackDataset(out, **kept, fields="image", on_error="skip", threads=1)
-        old, new = dataset.with_options(threads=1), list(range(len(small)))
-        return [_compare(
-            what, command, lambda: old.__getitems__(chosen.tolist()),
-            lambda: small.__getitems__(new), len(new) / len(chosen),
-        )]  # fmt: skip
+    try:
+        return [_measure(dataset.pack.path, samples, lambda: old.__getitems__(chosen.tolist()),
+                         len(chosen), short, on_error="skip", **kept)]  # fmt: skip
+    except PackioError:  # none of them can be decoded
+        return []
 
 
-def measure_packing(root: str, files: Sequence[str], dataset: Any) -> list[Gain]:
-    """Pack some image files of a dataset, and compare how fast they become images."""
+def measure_packing(
+    root: str, files: Sequence[str], load: Callable[[str], Any] | None
+) -> list[Gain]:
+    """Pack some image files of a folder, and compare how fast they become images.
+
+    `load` opens a file as the dataset does; None: with Pillow.
+    """
     shorts = []
     for file in files:
         with Image.open(file) as image:
             shorts.append(min(image.size))
-    ways: list[tuple[str, dict[str, Any]]] = [("a pack instead of files", {})]
-    if statistics.median(shorts) >= _LARGE:
-        what, options = _resize_to(_COMMON)
-        ways.append((f"{what}, packed", options))
-    before: tuple[Callable[[Any], Any], Sequence[Any]] = (
-        getattr(dataset, "loader", None) or _open_as_rgb,
-        files,
-    )
-    found = []
+    ways = [None, _COMMON] if statistics.median(shorts) >= _LARGE else [None]
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder, "source")
-        source.mkdir()
         for number, file in enumerate(dict.fromkeys(files)):
-            (source / f"{number:04}{Path(file).suffix}").symlink_to(os.path.abspath(file))
-        for number, (what, options) in enumerate(ways):
-            out = Path(folder, f"{number}.lmdb")
-            packio.pack(source, out, on_error="skip", num_workers=1, **options)
-            images = PackDataset(out, fields="image", output="pil")
-            after = (images.__getitem__, range(len(images)))
-            if isinstance(dataset, FolderDataset) and not options:
-                before = after  # the same decoder makes the same images
-                continue
-            command = f"packio pack {shlex.quote(root)} OUT.lmdb{_as_typed(options)}"
-            old, new = functools.partial(_map, *before), functools.partial(_map, *after)
-            found.append(_compare(what, command, old, new, len(after[1]) / len(before[1])))
-    return found
+            Path(folder, f"{number:04}{Path(file).suffix}").symlink_to(os.path.abspath(file))
 
+        def load_all() -> None:
+            for file in files:
+                (load or _open_as_rgb)(file)
 
-def _resize_to(short: int) -> tuple[str, dict[str, Any]]:
-    options = {"encode": "jpeg", "resize": f"short={short}"}
-    return f"images of {short} pixels on the short side", options
-
-
-def _as_typed(options: dict[str, Any]) -> str:
-    return "".join(f" --{name} {value}" for name, value in options.items())
+        return [_measure(root, folder, load_all, len(files), short, output="pil") for short in ways]
 
 
 def _open_as_rgb(file: str) -> Any:
@@ -127,21 +97,29 @@ def _open_as_rgb(file: str) -> Any:
         return image.convert("RGB")
 
 
-def _map(make: Callable[[Any], Any], sources: Sequence[Any]) -> None:
-    for source in sources:
-        make(source)
+def _measure(
+    root: str | os.PathLike[str], source: Any, old: Callable[[], Any], images: int,
+    short: int | None, **opening: Any,
+) -> Gain:  # fmt: skip
+    """Pack a source, at so many pixels on the short side; time reading it in turns with `old`.
 
-
-def _compare(
-    what: str, command: str, old: Callable[[], Any], new: Callable[[], Any], size: float
-) -> Gain:
-    """Time two ways in turns; `size`: images that the new way makes, for one of the old."""
+    `images`: those that `old` makes; the pack lacks what cannot be decoded.
+    """
+    options: dict[str, Any] = {"encode": "jpeg", "resize": f"short={short}"} if short else {}
+    typed = "".join(f" --{name} {value}" for name, value in options.items())
+    what = f"images of {short} pixels on the short side" if short else "a pack instead of files"
 
     def time_one(work: Callable[[], Any]) -> float:
         began = time.perf_counter()
         work()
         return time.perf_counter() - began
 
-    olds, news = run_in_turns([old, new], _ROUNDS, time_one)
-    ratios = [size * a / max(b, 1e-9) for a, b in zip(olds, news, strict=True)]
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "small.lmdb")
+        packio.pack(source, out, on_error="skip", num_workers=1, **options)
+        new = PackDataset(out, fields="image", threads=1, **opening)
+        positions = list(range(len(new)))
+        olds, news = run_in_turns([old, lambda: new.__getitems__(positions)], _ROUNDS, time_one)
+    ratios = [len(positions) / images * a / max(b, 1e-9) for a, b in zip(olds, news, strict=True)]
+    command = f"packio pack {shlex.quote(os.fspath(root))} OUT.lmdb{typed}"
     return Gain(what, command, statistics.median(ratios), min(ratios), max(ratios))

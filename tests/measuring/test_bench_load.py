@@ -17,7 +17,7 @@ from packio.batches import collating
 from packio.errors import OptionError
 from packio.measuring import gains
 from packio.measuring.bench import load
-from packio.measuring.bench.rounds import run_in_turns
+from packio.measuring.turns import run_in_turns
 
 
 @pytest.fixture(scope="module")

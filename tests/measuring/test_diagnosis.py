@@ -29,13 +29,13 @@ from packio.measuring.doctor import (
     Measurements,
     Trial,
     findings,
-    naming,
     samples,
+    setups,
 )
+from packio.measuring.doctor.findings import Spread, Stages
 from packio.measuring.doctor.loops import LoopRun, combine
-from packio.measuring.doctor.measured import Spread, Stages
 from packio.measuring.doctor.setups import Setup, size_of
-from packio.measuring.feed import IndexFeed, IndexOrder
+from packio.measuring.turns import IndexFeed, IndexOrder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -711,7 +711,7 @@ def test_what_cannot_be_meant_is_refused(options: dict[str, Any]) -> None:
 )  # fmt: skip
 def test_names_that_lead_nowhere_are_explained(name: str, error: type, words: str) -> None:
     with pytest.raises(error, match=words):
-        naming.make_loader(name)
+        setups.make_loader(name)
 
 
 def failing_factory() -> None:

@@ -8,7 +8,7 @@ import browsing
 import pytest
 
 from packio.measuring.doctor import Cause, Diagnosis, Measurements, Trial
-from packio.measuring.doctor.measured import Spread, Stages
+from packio.measuring.doctor.findings import Spread, Stages
 from packio.measuring.doctor.report import TIMES
 
 if TYPE_CHECKING:

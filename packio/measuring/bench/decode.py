@@ -23,7 +23,7 @@ from packio.errors import DecodeError, OptionError
 from packio.images.decoders import Decoder
 from packio.measuring.bench.fidelity import Differences, Distance
 from packio.measuring.bench.images import EncodedImage, collect, find_decoders
-from packio.measuring.bench.rounds import run_in_turns
+from packio.measuring.turns import run_in_turns
 from packio.system import processors
 from packio.system.pools import ThreadPool
 from packio.system.progress import Progress

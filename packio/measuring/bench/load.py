@@ -19,8 +19,7 @@ from packio.datasets.pack_dataset import PackDataset
 from packio.errors import OptionError
 from packio.images.geometry import Geometry, RandomResizedCrop
 from packio.measuring import gains
-from packio.measuring.bench.rounds import run_in_turns
-from packio.measuring.feed import IndexFeed, IndexOrder
+from packio.measuring.turns import IndexFeed, IndexOrder, run_in_turns
 from packio.system import processors
 
 _NEVER_LESS = 0.02  # noise, as a share: few rounds may agree by chance
@@ -132,7 +131,7 @@ def measure(
     ends, share = time.monotonic() + seconds, seconds / (rounds * len(candidates))
 
     def run(candidate: _TimedLoader) -> None:
-        if not candidate.was_measured or time.monotonic() < ends:
+        if not candidate.rates or time.monotonic() < ends:
             candidate.run(say, rounds, share)
 
     try:
@@ -209,16 +208,9 @@ class _TimedLoader:
                                            num_samples=batch_size << 10),
             batch_size, drop_last=False,
         )))  # fmt: skip
-        self._rates: list[float] = []
+        self.rates: list[float] = []
         self._bytes = float(dataset.pack.index_file.column("image/length").array().mean())
         self._loader: Any = None
-
-    def __str__(self) -> str:
-        return _named(self.workers, self.threads)
-
-    @property
-    def was_measured(self) -> bool:
-        return bool(self._rates)
 
     def run(self, say: Callable[[str], None], rounds: int, seconds: float = math.inf) -> None:
         """Time batches while all workers are at work: neither their first ones nor the last.
@@ -226,7 +218,7 @@ class _TimedLoader:
         After so many seconds, the round ends with the next lap, a batch of each worker.
         """
         until = time.monotonic() + seconds
-        say(f"round {len(self._rates) + 1} of {rounds}: {self}")
+        say(f"round {len(self.rates) + 1} of {rounds}: {_named(self.workers, self.threads)}")
         if self._loader is None:
             self._loader = torch.utils.data.DataLoader(
                 self._dataset, batch_sampler=cast("Any", self._feed), num_workers=self.workers,
@@ -242,12 +234,12 @@ class _TimedLoader:
             done += len(batch)
             if number % lap == 0 and time.monotonic() >= until:
                 break
-        self._rates.append(done / (time.perf_counter() - began))
+        self.rates.append(done / (time.perf_counter() - began))
         self._feed.is_open = False
         for _ in source:
             pass
 
     def setting(self) -> Setting:
-        rates, middle = self._rates, statistics.median(self._rates)
+        rates, middle = self.rates, statistics.median(self.rates)
         return Setting(self.workers, self.threads, middle, middle * self._bytes / 1e6, min(rates),
                        max(rates))  # fmt: skip

@@ -16,7 +16,7 @@ from torch import nn
 
 import packio
 from packio.errors import OptionError
-from packio.measuring.bench.rounds import run_in_turns
+from packio.measuring.turns import run_in_turns
 from packio.system import processors
 from packio.system.progress import Progress
 
@@ -93,7 +93,9 @@ def measure(
     computes in it. torch's settings stay as they are, its number of threads for example.
     """
     where = _find_device(device)
-    names = list(dict.fromkeys(dtypes)) if dtypes is not None else _fast_dtypes(where)
+    names = list(dict.fromkeys(dtypes)) if dtypes is not None else ["float32"]
+    if dtypes is None and _is_fast_in_bfloat16(where):
+        names.append("bfloat16")
     batch_size, size = batch_size or _DEFAULTS[where.type][0], size or _DEFAULTS[where.type][1]
     if wrong := [name for name in names if name not in DTYPES]:
         raise OptionError(f"dtypes={wrong}: expected some of {', '.join(DTYPES)}")
@@ -116,14 +118,12 @@ def measure(
         sizes=[(batch_size * calls, 0) for calls in repeats.values()],
     )  # fmt: skip
     machine = {
-        "cpu": processors.model(),
-        "cores": processors.usable(),
+        "cpu": processors.model(), "cores": processors.usable(),
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu",
-        "python": platform.python_version(),
-        "packio": packio.__version__,
+        "python": platform.python_version(), "packio": packio.__version__,
         "torch": torch.__version__,
-    }
+    }  # fmt: skip
     rows = sum_up(dict(zip(cases, seconds, strict=True)))
     return MemoryFormatResult(machine, batch_size, size, rounds, rows)
 
@@ -140,12 +140,10 @@ def _find_device(name: str | None) -> torch.device:
     return device
 
 
-def _fast_dtypes(device: torch.device) -> list[str]:
+def _is_fast_in_bfloat16(device: torch.device) -> bool:
     if device.type == "cuda":
-        is_fast = torch.cuda.get_device_capability(device) >= (8, 0)
-    else:
-        is_fast = not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(processors.flags())
-    return ["float32", "bfloat16"] if is_fast else ["float32"]
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(processors.flags())
 
 
 def make_views(batch: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -216,17 +214,13 @@ def data_cases(batch: torch.Tensor, device: torch.device) -> Cases:
         works: dict[str, Callable[[], Any]] = {
             "collate": functools.partial(torch.stack, list(view.unbind())),
             "copy": functools.partial(copied.copy_, view),
-            "to float": functools.partial(_convert, view),
+            "to float": lambda view=view: view.float().div_(255),
         }
         if device.type == "cuda":
             works["pin"] = view.pin_memory
             works["to the GPU"] = functools.partial(view.pin_memory().to, device, non_blocking=True)
         cases |= {("data", stage, "uint8", name, ""): work for stage, work in works.items()}
     return cases
-
-
-def _convert(batch: torch.Tensor) -> torch.Tensor:
-    return batch.float().div_(255)
 
 
 def _time(work: Callable[[], Any], device: torch.device, calls: int) -> float:

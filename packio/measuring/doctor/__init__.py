@@ -2,11 +2,11 @@
 
 The diagnosis is made in four steps, each in modules of its own:
 
-1. Measure: samples (`samples`), batches (`stages`), the loop (`loops`); `examination` leads
-   through this step and the trials. `setups` makes the loader again with one thing changed.
-2. Findings: `findings` turns the numbers (`measured`) into what bounds the loop.
-3. Remedies: `remedies` lists changes that might help, `trials` tries them; `estimates` are of what
-   cannot be tried in the time, as packing.
+1. Measure: samples (`samples`), batches and the loop (`loops`); `examination` leads through this
+   step and the trials. `setups` makes the loader again with one thing changed.
+2. Findings: `findings` turns the numbers into what bounds the loop.
+3. Remedies: `remedies` lists changes that might help, `trials` tries them; gains of what cannot be
+   tried in the time, as packing, are estimated.
 4. Report: `report` in words, ``page.html`` as a page.
 """
 
@@ -26,9 +26,8 @@ from packio.inspecting.pages import make_page
 from packio.inspecting.pages.charts import Bar
 from packio.measuring.doctor import findings, report
 from packio.measuring.doctor.examination import Examination
-from packio.measuring.doctor.findings import Finding
+from packio.measuring.doctor.findings import Cause, Finding, Measurements, Trial
 from packio.measuring.doctor.loops import Step
-from packio.measuring.doctor.measured import Cause, Measurements, Trial
 from packio.system import files
 
 __all__ = ["Cause", "Diagnosis", "Finding", "Measurements", "Trial", "doctor"]
@@ -124,7 +123,7 @@ class Diagnosis:
         """Give everything as JSON takes it."""
         return {
             "verdict": self.verdict,
-            "findings": [finding.as_dict() for finding in self.findings],
+            "findings": [dataclasses.asdict(finding) for finding in self.findings],
             "shares": {k.value: v for k, v in findings.shares(self.measured).items()},
             "remedies": [trial.change for trial in self.remedies],
             "ceiling": findings.ceiling(self.measured),

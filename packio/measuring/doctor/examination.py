@@ -17,14 +17,14 @@ import torch
 from packio.batches.collating import collate
 from packio.errors import DiagnosisError, OutputError
 from packio.images.tensors import ensure_contiguous, is_contiguous_batch
-from packio.measuring.doctor import estimates, remedies, stages
-from packio.measuring.doctor.loops import Loop, LoopRun, Step, call, combine, explained
-from packio.measuring.doctor.measured import Cause, Measurements, Spread, Stages, Trial
+from packio.measuring.doctor import loops, remedies
+from packio.measuring.doctor.findings import Cause, Measurements, Spread, Stages, Trial
+from packio.measuring.doctor.loops import Loop, LoopRun, Step, call, combine
 from packio.measuring.doctor.remedies import Change
 from packio.measuring.doctor.samples import SampleTime, time_samples
-from packio.measuring.doctor.setups import Setup, bytes_of, size_of
+from packio.measuring.doctor.setups import Setup, bytes_of, explained, size_of
 from packio.measuring.doctor.trials import Trials
-from packio.measuring.feed import IndexFeed, IndexOrder
+from packio.measuring.turns import IndexFeed, IndexOrder
 from packio.system import processors
 
 _LONG = 0.3  # seconds of a worker for a batch, from which on the loop runs with pieces of batches
@@ -53,7 +53,6 @@ class Examination:
         self._batch: Any = None
         self._size = 1  # samples a batch
         self._piece = 0  # samples a batch of the loops, if whole batches take too long; 0: whole
-        self._loading = 0.0  # seconds of one process for a batch
         self._price = 0.0  # seconds of a run of the loop as it is, with what is not timed
         self._step_alone: float | None = None  # seconds of the step on a batch that is there
         self._step_contiguous: float | None = None  # the same, with making the batch contiguous
@@ -72,9 +71,10 @@ class Examination:
 
     def time_stages(self) -> None:
         """Time samples, batches and the step by themselves."""
+        loading = 0.0  # seconds of one process for a batch
         with explained("the loader failed"):
             if self._setup.is_map:
-                self._time_samples()
+                loading = self._time_samples()
             else:
                 self._batch = next(iter(self._setup.make(None)), None)
                 if self._batch is None:
@@ -83,9 +83,14 @@ class Examination:
         if self._step is not None:
             self._say("the step, on a batch that is there")
             self._time_step(self._step)
-        self._choose_piece()
+        # Pieces of batches, and loops without the step, if loading takes far too long
+        is_slow = loading / max(1, self._workers) > 1.5 * (self._step_alone or 0.0)
+        long = min(_LONG, self._seconds / 80)
+        if self._setup.has_batches and loading > long and is_slow and self._size > 1:
+            self._piece = max(1, int(self._size * _PIECE / loading))
 
-    def _time_samples(self) -> None:
+    def _time_samples(self) -> float:
+        """Time samples and what becomes of them. Returns the seconds of a process for a batch."""
         setup, budget = self._setup, self._seconds * 0.08
         self._say("samples, one by one")
         first = next(iter(setup.indices()), None)
@@ -103,21 +108,21 @@ class Examination:
                 samples = (list(samples) * -(-self._size // len(samples)))[: self._size]
             self._samples = samples
             self._say("collating and handing over")
-            collating, self._batch = stages.time_collate(setup, samples, self._size, budget)
+            collating, self._batch = loops.time_collate(setup, samples, self._size, budget)
         else:  # the dataset gives batches
             self._batch, self._size, collating = samples[0], size_of(samples[0]), 0.0
             share = SampleTime(*(part / self._size for part in share))
             again /= self._size
         handing = None
         if setup.workers:
-            handing = stages.time_hand_over(self._batch, budget, shared=setup.collate is collate)
+            handing = loops.time_hand_over(self._batch, budget, shared=setup.collate is collate)
         self._stages = Stages(
             **share._asdict(), storage_again=again, steps=steps,
             collate=collating, hand_over=handing,
-            copy=stages.time_copy(self._batch, budget / 2), batch_bytes=bytes_of(self._batch),
+            copy=loops.time_copy(self._batch, budget / 2), batch_bytes=bytes_of(self._batch),
         )  # fmt: skip
         self._batch = setup.deliver(self._batch)
-        self._loading = share.total * self._size + collating + (handing or 0.0)
+        return share.total * self._size + collating + (handing or 0.0)
 
     def _time_step(self, step: Step) -> None:
         def run_alone() -> None:
@@ -128,21 +133,14 @@ class Examination:
 
         budget = self._seconds * 0.04
         if is_contiguous_batch(self._batch):
-            self._step_alone = stages.median_time(run_alone, budget)
+            self._step_alone = loops.median_time(run_alone, budget)
             return
         times: list[list[float]] = []
         until = time.monotonic() + 3 * budget
         while not times or (len(times) < 3 and time.monotonic() < until):  # in turns
-            times.append([stages.median_time(work, budget / 3, least=2)
+            times.append([loops.median_time(work, budget / 3, least=2)
                           for work in (run_alone, run_contiguous)])  # fmt: skip
         self._step_alone, self._step_contiguous = map(statistics.median, zip(*times, strict=True))
-
-    def _choose_piece(self) -> None:
-        """Choose pieces of batches, and loops without the step, if loading takes far too long."""
-        is_slow = self._loading / max(1, self._workers) > 1.5 * (self._step_alone or 0.0)
-        long = min(_LONG, self._seconds / 80)
-        if self._setup.has_batches and self._loading > long and is_slow and self._size > 1:
-            self._piece = max(1, int(self._size * _PIECE / self._loading))
 
     # Step 1: the loop as it is
 
@@ -150,10 +148,8 @@ class Examination:
         """Run the loop as it is, three times if there is time."""
         self._say("the loop")
         until = time.monotonic() + _FOR_LOOP * (self._until - time.monotonic())
-        first = self._probe()
-        if first is None:
-            self._baseline = self._make_loop()
-            first = self._run_baseline()
+        self._baseline = self._make_loop()
+        first = self._run_baseline()
         self._price /= 2  # starting the workers does not come again
         self._starting = self._time_starts()
         while len(self._runs) < 3 and time.monotonic() + self._price < until:
@@ -166,24 +162,6 @@ class Examination:
         run = self._time_loop(self._baseline)
         self._price = time.monotonic() - began
         return run
-
-    def _probe(self) -> LoopRun | None:
-        """Look, at one sample of each worker, how long batches take if all workers are at work.
-
-        Returns the run, if the loop is to go on so.
-        """
-        if self._piece or self._workers < 2 or not self._setup.has_batches:
-            return None
-        self._piece = 1
-        self._baseline = self._make_loop()
-        run = self._run_baseline()
-        self._piece = 0
-        self._loading = max(self._loading, self._size / run.rate * self._workers)
-        self._choose_piece()
-        if self._piece == 1:
-            return run
-        self._baseline.close()
-        return None
 
     def _time_starts(self) -> list[float]:
         """Measure the seconds that starting the workers takes, if each epoch starts them."""
@@ -218,7 +196,7 @@ class Examination:
         change, step = change or _NO_CHANGE, self._step_alone
         if change.step is not None and self._step is not None:
             changed = change.step(self._step)
-            step = stages.median_time(lambda: call(changed, self._batch), self._seconds / 100)
+            step = loops.median_time(lambda: call(changed, self._batch), self._seconds / 100)
         return combine(run, step, self._size, change.options.get("num_workers", self._workers))
 
     # Step 3: the loop changed
@@ -229,8 +207,8 @@ class Examination:
         candidates = remedies.changes(self._setup, measured, self._samples, self._indices)
         if self._piece:
             candidates = [c for c in candidates if c.size is None]
-        estimated = estimates.estimate_persistence(measured, self._starting)
-        estimated += estimates.estimate_packing(
+        estimated = remedies.estimate_persistence(measured, self._starting)
+        estimated += remedies.estimate_packing(
             self._setup, measured, self._indices, 0.1 * self._seconds, self._say
         )
         trials = Trials(

@@ -1,18 +1,21 @@
-"""Step 1d, loops: run a loader with a step for a while, and time waiting and computing."""
+"""Steps 1b and 1c: the loop, waiting and computing; and the cost of a batch by itself."""
 
 from __future__ import annotations
 
-import contextlib
 import math
+import pickle
+import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 
-from packio.errors import DiagnosisError, PackioError
-from packio.measuring.doctor.setups import size_of
-from packio.measuring.feed import IndexFeed
+from packio.errors import DiagnosisError
+from packio.images.tensors import mapped, new_batch
+from packio.measuring.doctor.samples import clock
+from packio.measuring.doctor.setups import Setup, explained, size_of
+from packio.measuring.turns import IndexFeed
 
 Step = Callable[[Any], Any]
 _AHEAD = 2  # batches that each worker makes ahead
@@ -42,17 +45,6 @@ class LoopRun(NamedTuple):
     @property
     def receiving(self) -> float:
         return min(self.waited, self.received) / self.seconds
-
-
-@contextlib.contextmanager
-def explained(what: str) -> Iterator[None]:
-    """Turn an exception of the user's code into an error that says where it was raised."""
-    try:
-        yield
-    except PackioError:
-        raise
-    except Exception as error:
-        raise DiagnosisError(f"{what}: {type(error).__name__}: {error}") from error
 
 
 class Loop:
@@ -165,3 +157,57 @@ def combine(loading: LoopRun, step: float | None, size: int, workers: int) -> Lo
     loaded = loading.waited + loading.computed
     waited = max(0.0, loaded - computed) if workers else loaded
     return LoopRun(loading.samples, waited, computed, loading.received)
+
+
+def median_time(work: Callable[[], Any], seconds: float, *, least: int = 3) -> float:
+    """Measure the median seconds of a call; the first call counts only if it takes too long."""
+    until, times = time.perf_counter() + seconds, list[float]()
+    while len(times) <= least or (time.perf_counter() < until and len(times) < 200):
+        began = clock()
+        work()
+        times.append(clock() - began)
+        if time.perf_counter() > until + seconds:
+            break
+    return statistics.median(times[1:] or times)
+
+
+def time_collate(setup: Setup, samples: list[Any], size: int, seconds: float) -> tuple[float, Any]:
+    """Measure the seconds of collating a batch; return also the batch."""
+    taken = median_time(lambda: setup.collate(samples), seconds)
+    return taken * size / max(1, len(samples)), setup.collate(samples)
+
+
+def time_hand_over(batch: Any, seconds: float, *, shared: bool) -> float:
+    """Measure the seconds of a worker for handing a batch over: sharing tensors, pickling the rest.
+
+    What the process that takes batches over spends is part of the loop's time.
+    """
+    rest = mapped(batch, lambda _: torch.empty(0))
+    until, times = time.perf_counter() + seconds, list[float]()
+    while len(times) < 2 or (time.perf_counter() < until and len(times) < 50):
+        tensors: list[torch.Tensor] = []
+
+        def copy(tensor: torch.Tensor, into: list[torch.Tensor] = tensors) -> torch.Tensor:
+            size, dtype = tuple(tensor.shape), tensor.dtype
+            into.append(new_batch(size, dtype).copy_(tensor) if shared else tensor.clone())
+            return tensor
+
+        mapped(batch, copy)
+        began = clock()
+        for tensor in tensors:
+            tensor.share_memory_()  # type: ignore[no-untyped-call]  # torch's own
+        pickle.dumps(rest)
+        times.append(clock() - began)
+    return statistics.median(times[1:])
+
+
+def time_copy(batch: Any, seconds: float) -> float | None:
+    """Measure the seconds that a batch takes to the GPU; None without a GPU."""
+    if not torch.cuda.is_available():
+        return None
+
+    def copy() -> None:
+        mapped(batch, lambda t: t.to("cuda", non_blocking=True))
+        torch.cuda.synchronize()
+
+    return median_time(copy, seconds)

@@ -1,8 +1,10 @@
-"""Step 3a, remedies: changes of a loop that might help."""
+"""Step 3a, remedies: changes of a loop that might help; and gains of those that are not tried."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -11,15 +13,19 @@ import torch
 from torch.utils.data import Dataset, default_collate
 
 from packio.batches import collating
+from packio.datasets.folders import FolderDataset
 from packio.datasets.pack_dataset import PackDataset
+from packio.errors import PackioError
+from packio.images.bucketing import BucketCrop
 from packio.images.tensors import ensure_contiguous, mapped
 from packio.loading.loader import Loader
-from packio.measuring.doctor.findings import shares
+from packio.measuring import gains
+from packio.measuring.doctor.findings import Cause, Measurements, Spread, Trial, shares
 from packio.measuring.doctor.loops import Step
-from packio.measuring.doctor.measured import Cause, Measurements
 from packio.measuring.doctor.setups import Setup, leaves
 
-_WORTH = 0.08  # share of the loop's time from which on a remedy is tried
+_WORTH = 0.08  # share of the loop's time from which on a remedy is tried, or estimated
+_MOST_IMAGES, _MOST_FILES = 64, 24  # that are packed to see what packing would bring
 _MOST_WORKERS = 64
 
 
@@ -33,10 +39,6 @@ class Change(NamedTuple):
     size: int | None = None  # samples a batch
     step: Callable[[Step], Step] | None = None  # makes the changed step of the step
     note: str = ""
-
-    @property
-    def workers(self) -> int:
-        return int(self.options.get("num_workers", 0))
 
 
 class _InMemory(Dataset[Any]):
@@ -95,11 +97,12 @@ def _change_workers(setup: Setup, measured: Measurements, waiting: float) -> Ite
         return
     if waiting < _WORTH and now <= cpus:
         return
-    fewer = {now // 2, cpus if now > cpus else 0, now // 4} - {0, now}
-    more = {1, cpus, 4} if not now else {2 * now, 4 * now if now <= cpus else 2 * now}
-    more = {n for n in more if now < n <= _MOST_WORKERS and waiting >= _WORTH}
-    for kind, numbers in ((Cause.WORKERS_TOO_MANY, fewer), (Cause.WORKERS_TOO_FEW, more)):
-        for number in sorted(numbers):
+    more = min(_MOST_WORKERS, max(2 * now, min(cpus, 4 * now)) or cpus)
+    numbers = {Cause.WORKERS_TOO_MANY: cpus if now > cpus else now // 2}
+    if more > now and waiting >= _WORTH:
+        numbers[Cause.WORKERS_TOO_FEW] = more
+    for kind, number in numbers.items():
+        if number:
             what = f"{number} worker{'s' * (number != 1)}"
             yield Change(kind, what, f"num_workers={number}", {"num_workers": number})
 
@@ -186,3 +189,74 @@ def _is_equal(a: Any, b: Any) -> bool:
     if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
         return isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and torch.equal(a, b)
     return bool(a == b)
+
+
+# What is not tried, and what each estimate assumes
+
+
+def estimate_persistence(measured: Measurements, starting: list[float]) -> list[Trial]:
+    """Estimate what workers that live on save, from the seconds that starting them takes."""
+    epoch = (measured.epoch_batches or 0) * measured.batch_seconds
+    if not starting or not epoch:
+        return []
+    gain = Spread.of([(seconds + epoch) / epoch for seconds in starting])
+    assumption = f"workers start once; each epoch has {measured.epoch_batches} batches at this rate"
+    return [Trial(Cause.START_UP, "workers that live on", "persistent_workers=True", gain, 0,
+                  assumption=assumption)]  # fmt: skip
+
+
+def estimate_packing(
+    setup: Setup,
+    measured: Measurements,
+    indices: list[Any],
+    seconds: float,
+    say: Callable[[str], None],
+) -> list[Trial]:
+    """Estimate what packing, or packing otherwise, would bring."""
+    parts, dataset = shares(measured), setup.dataset
+    while hasattr(dataset, "indices") and hasattr(dataset, "dataset"):  # torch's Subset
+        dataset, indices = dataset.dataset, [dataset.indices[i] for i in indices]
+    decoding, reading = parts.get(Cause.DECODE, 0.0), parts.get(Cause.STORAGE, 0.0)
+    affordable = max(2, int(seconds / max(10 * (measured.stages.decode or 0.0), 1e-4)))
+    root, files = find_files(dataset, indices)
+    trials, found = list[Trial](), list[gains.Gain]()
+    if root and reading >= _WORTH:
+        most = 1 / max(1 - reading, 0.02)
+        trials.append(Trial(
+            Cause.STORAGE, "one pack instead of files", f"packio pack {shlex.quote(root)} OUT.lmdb",
+            Spread(most, most, most), 0, assumption="at most: as if reading took no time; a pack "
+            "is opened once, a file for each sample",
+        ))  # fmt: skip
+    if decoding >= _WORTH and isinstance(dataset, PackDataset):
+        crop = dataset.options["crop"]
+        if crop is not None and not (isinstance(crop, BucketCrop) and crop.size is None):
+            say("what packing otherwise would bring")
+            found = gains.measure_smaller(dataset, min(affordable, _MOST_IMAGES))
+    elif decoding >= _WORTH and files:
+        say("what packing would bring")
+        few, load = files[: min(affordable, _MOST_FILES)], getattr(dataset, "loader", None)
+        with contextlib.suppress(PackioError, OSError):  # files that only the user's loader reads
+            found = gains.measure_packing(root, few, load)
+    return trials + [_weigh(decoding, gain) for gain in found]
+
+
+def _weigh(share: float, gain: gains.Gain) -> Trial:
+    """Estimate the loop's gain by the share of its time that decoding takes: Amdahl's law."""
+    factors = (gain.factor, gain.low, gain.high)
+    whole = Spread(*(1 / (1 - share + share / max(factor, 1e-9)) for factor in factors))
+    assumption = (
+        f"only decoding changes, and is {gain.factor:.1f} times as fast, as on one core here"
+    )
+    return Trial(Cause.DECODE, gain.what, gain.command, whole, 0, assumption=assumption)
+
+
+def find_files(dataset: Any, indices: list[Any]) -> tuple[str, list[str]]:
+    """Find the folder of an ImageFolder or FolderDataset, and files of samples of the former."""
+    if isinstance(dataset, FolderDataset):
+        return str(dataset.pack.path), []
+    samples: Any = getattr(dataset, "samples", None) or getattr(dataset, "imgs", None)
+    with contextlib.suppress(TypeError, IndexError, KeyError, ValueError):
+        files = [os.fspath(samples[i][0]) for i in indices]
+        if files and all(map(os.path.isfile, files)):
+            return os.fspath(getattr(dataset, "root", None) or os.path.commonpath(files)), files
+    return "", []

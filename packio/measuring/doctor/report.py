@@ -5,8 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from packio.measuring.doctor import findings
-from packio.measuring.doctor.findings import Finding
-from packio.measuring.doctor.measured import Cause, Measurements, Spread, Stages, Trial
+from packio.measuring.doctor.findings import (
+    Cause,
+    Finding,
+    Measurements,
+    Spread,
+    Stages,
+    Trial,
+)
 
 _SENTENCES = {
     Cause.STORAGE: "reading the samples' bytes takes {share} of the loop's time",

@@ -1,10 +1,14 @@
-"""How a loader was made, so that it can be made again with one thing changed."""
+"""A loader: found by its name, and how it was made, so that it is made again with a change."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import importlib
 import itertools
+import os
+import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import Any, cast
 
@@ -13,12 +17,14 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from packio.batches.collating import collate as packio_collate
+from packio.errors import DiagnosisError, OptionError, PackioError
 from packio.loading.devices import DevicePrefetcher
 from packio.loading.loader import Loader
-from packio.measuring.feed import IndexFeed
+from packio.measuring.turns import IndexFeed
 
 _LOOKED_AT = 100  # leaves of a batch in which a tensor is looked for
 _TIMEOUT = 120.0  # seconds that a worker may take for a batch
+_is_name = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*").fullmatch
 _OF_ORDER = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last")
 _OF_WORKERS = ("persistent_workers", "timeout", "worker_init_fn", "multiprocessing_context")
 _OF_DATA_LOADER = ("num_workers", "pin_memory", "prefetch_factor", *_OF_WORKERS[1:])
@@ -41,10 +47,13 @@ class Setup:
         self.has_batches: bool = self.is_map and inner.batch_sampler is not None
         self.batch_size = getattr(inner, "batch_size", None) if self.is_known else None
         self.collate: Any = None
+        self.is_persistent, self.is_pinned = False, isinstance(inner, Loader)
         if isinstance(inner, DataLoader):
             self.collate = inner.collate_fn
+            self.is_persistent, self.is_pinned = inner.persistent_workers, inner.pin_memory
         elif self.is_known:
             self.collate = inner.options["collate_fn"] or packio_collate
+            self.is_persistent = bool(inner.options["persistent_workers"])
 
     def __str__(self) -> str:
         name = type(self._inner).__name__
@@ -52,18 +61,6 @@ class Setup:
             return name
         inner = type(self.dataset).__name__
         return f"{name} over {inner}, {self.workers} workers, batches of {self.batch_size}"
-
-    @property
-    def is_persistent(self) -> bool:
-        if isinstance(self._inner, DataLoader):
-            return bool(self._inner.persistent_workers)
-        return bool(self.is_known and self._inner.options["persistent_workers"])
-
-    @property
-    def is_pinned(self) -> bool:
-        if isinstance(self._inner, DataLoader):
-            return bool(self._inner.pin_memory)
-        return isinstance(self._inner, Loader)
 
     def epoch_batches(self) -> int | None:
         """Count the batches of an epoch; None if the loader does not know."""
@@ -160,3 +157,63 @@ def leaves(batch: Any) -> Iterator[Any]:
             yield from leaves(value)
     else:
         yield batch
+
+
+@contextlib.contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Turn an exception of the user's code into an error that says where it was raised."""
+    try:
+        yield
+    except PackioError:
+        raise
+    except Exception as error:
+        raise DiagnosisError(f"{what}: {type(error).__name__}: {error}") from error
+
+
+def is_name(text: str | os.PathLike[str]) -> bool:
+    """Tell whether a text is ``module:object``, and no file."""
+    return bool(_is_name(os.fspath(text))) and not os.path.lexists(text)
+
+
+def find_object(name: str, option: str = "") -> Any:
+    """Import an object by its name; modules in the current folder are found, too.
+
+    `option`: what the user said before it, for messages.
+    """
+    if not is_name(name):
+        raise OptionError(
+            f"{option}{name}: expected module:object, as train:{'step' if option else 'loader'}"
+        )
+    module, _, names = name.partition(":")
+    with _current_folder_importable(), explained(name):
+        try:
+            value: Any = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name not in (module, module.partition(".")[0]):
+                raise
+            raise OptionError(f"{name}: there is no module {module}") from error
+    for part in names.split("."):
+        if not hasattr(value, part):
+            raise OptionError(f"{name}: there is no {part} in it")
+        value = getattr(value, part)
+    return value
+
+
+def make_loader(name: str) -> Any:
+    """Import a loader by its name. A function or class is called without arguments."""
+    value = find_object(name)
+    if callable(value) and (isinstance(value, type) or not hasattr(value, "__iter__")):
+        with _current_folder_importable(), explained(name):
+            value = value()
+    return value
+
+
+@contextlib.contextmanager
+def _current_folder_importable() -> Iterator[None]:
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(here)

@@ -16,9 +16,13 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TextIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
 
 from packio.errors import as_bytes, printable, without_credentials
+
+if TYPE_CHECKING:
+    from packio.packing.report import PackReport
 
 _SHOWN = 10  # lines of a list
 _HANDLER = "packio-shown"  # name of the error handler of the streams
@@ -211,3 +215,40 @@ def print_some(lines: Sequence[str], remark: str = "") -> None:
     if len(lines) > _SHOWN:
         shown.append(f"  and {len(lines) - _SHOWN:,} more {remark}".rstrip())
     say(*shown)
+
+
+def print_packed(report: PackReport, out: Path, *, as_json: bool, quiet: bool) -> None:
+    """Print what a packing run did; its warnings go to stderr."""
+    warn(report.warnings)
+    if as_json:
+        values = dataclasses.asdict(report)
+        values["skipped"] = [skip.as_json() for skip in report.skipped]
+        print_json(values)
+    elif not quiet:
+        _print_summary(report, out)
+
+
+def _print_summary(report: PackReport, out: Path) -> None:
+    out = report.out if "://" in str(report.out) else out
+    images = counted(report.packed, "image")
+    if report.up_to_date:
+        say(f"{out}: up to date ({images})")
+        return
+    if report.part is not None:
+        say(f"{out}: part {report.part[0]} of {report.part[1]}: {images}. "
+              "When all parts are written, run the same command with --finish")  # fmt: skip
+        return
+    if report.resumed:
+        say(f"{out}: went on from {counted(report.resumed, 'finished shard')}")
+    seconds = max(report.seconds, 1e-6)
+    say(
+        f"{out}: {images} in {counted(report.classes, 'class')}, "
+        f"{report.source_bytes / 1e6:,.1f} MB of images in {report.out_bytes / 1e6:,.1f} MB, "
+        f"{seconds:.1f} s ({report.packed / seconds:,.0f} img/s, "
+        f"{report.source_bytes / seconds / 1e6:,.0f} MB/s)"
+    )
+    if report.skipped:
+        copied = f"; {report.quarantined:,} copied" if report.quarantined else ""
+        say(f"{len(report.skipped):,} of {report.found:,} skipped, listed in "
+              f"{report.skipped_file}{copied}")  # fmt: skip
+    say(f"digest {report.digest}")

@@ -102,13 +102,10 @@ SAMPLES = _options(
     shuffle=_one(int, "Shuffle the samples. The same SEED gives the same order.", metavar="SEED"),
     split=_one(shares, "Splits, of each class alike, as train=0.9,val=0.1", metavar="SHARES"),
     seed=_one(int, "Seed that draws the splits."),
-    dedupe=_one(
-        ("report", "drop", "near"),
-        "'report' names samples that have the bytes of an "
+    dedupe=_one(("report", "drop", "near"), "'report' names samples that have the bytes of an "
         "earlier one; 'drop' leaves them out; 'near' also leaves out images that look like an "
-        "earlier one.",
-    ),
-)
+        "earlier one."),
+)  # fmt: skip
 OLD_SAMPLES = SAMPLES | _options(
     "Which samples",
     split=_one(name_or_shares,
@@ -122,29 +119,23 @@ SEEK_POINTS = _options(
 )  # fmt: skip
 IMAGES = _options(
     "What becomes of the images",
-    encode=_one(
-        CHOICES["encode"], "'keep' the bytes as they are, encode anew, or store 'raw' pixels."
-    ),
-    resize=_one(
-        str,
-        "short=256, long=512, max-pixels=250000 (these make images smaller only), or "
-        "exact=320x240.",
-    ),
+    encode=_one(CHOICES["encode"],
+        "'keep' the bytes as they are, encode anew, or store 'raw' pixels."),
+    resize=_one(str, "short=256, long=512, max-pixels=250000 (these make images smaller only), or "
+        "exact=320x240."),
     quality=_one(int, "Quality of JPEG and WebP, 1 to 100."),
     subsampling=_one(CHOICES["subsampling"], "Chroma subsampling of JPEG."),
     lossless=_one(bool, "Encode WebP without loss."),
     enlarge=_one(bool, "Resize smaller images, too."),
     interpolation=_one(CHOICES["interpolation"], "How to resize; antialiased."),
     smart=_one(bool, "Encode an image anew only if it gets smaller."),
-    orientation=_one(
-        CHOICES["orientation"],
-        "Keep Exif's, or turn pixels upright: what is turned is encoded anew, JPEGs with a loss.",
-    ),
+    orientation=_one(CHOICES["orientation"],
+        "Keep Exif's, or turn pixels upright: what is turned is encoded anew, JPEGs with a loss."),
     icc=_one(CHOICES["icc"], "Colour profiles."),
     alpha=_one(CHOICES["alpha"], "What to put behind transparent pixels."),
     wide=_one(CHOICES["wide"], "Images of more than 8 bits a channel."),
     mode=_one(CHOICES["mode"], "Colours of raw pixels."),
-)
+)  # fmt: skip
 LEVELS = _options(
     "Levels: smaller JPEGs beside large images, from which fidelity='fast' makes crops",
     levels=_one(count_or_auto, "Levels of an image at most, as 2; 'auto': those that pay; 0: none.",
@@ -155,13 +146,9 @@ LEVELS = _options(
 )  # fmt: skip
 _how = functools.partial(_options, "How it is done")
 WORKERS = _how(
-    num_workers=_one(
-        int,
-        "Processes; each writes one shard at a time (default: one a CPU).",
-        "--workers --num-workers",
-        metavar="N",
-    ),
-)
+    num_workers=_one(int, "Processes; each writes one shard at a time (default: one a CPU).",
+        "--workers --num-workers", metavar="N"),
+)  # fmt: skip
 RAISE_OR_SKIP = _how(
     on_error=_one(
         ("raise", "skip"), "Bad images: 'raise' an error, or 'skip' and list them.", default="raise"

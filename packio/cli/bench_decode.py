@@ -103,16 +103,10 @@ def _cells(row: DecodeRow, result: DecodeResult) -> tuple[str, ...]:
     spread = (row.fastest - row.slowest) / row.images_per_second
     version = "(open only)" if row.stage == "open" else result.versions[row.decoder]
     return (
-        f"{row.decoder} {version}",
-        row.on,
-        f"{row.images_per_second:,.0f}",
-        f"{spread:.0%}",
-        f"{row.megapixels_per_second:,.1f}",
-        f"{row.ms_p50:.2f}",
-        f"{row.ms_p99:.2f}",
-        f"{row.refused:,}" if row.stage == "decode" else "",
-        _pixels(row),
-    )
+        f"{row.decoder} {version}", row.on, f"{row.images_per_second:,.0f}", f"{spread:.0%}",
+        f"{row.megapixels_per_second:,.1f}", f"{row.ms_p50:.2f}", f"{row.ms_p99:.2f}",
+        f"{row.refused:,}" if row.stage == "decode" else "", _pixels(row),
+    )  # fmt: skip
 
 
 def _pixels(row: DecodeRow) -> str:
@@ -140,12 +134,7 @@ def _print_parity(result: fidelity.FidelityResult) -> None:
 def _parity_cells(row: fidelity.FidelityRow, result: fidelity.FidelityResult) -> tuple[str, ...]:
     found = row.torchvision
     return (
-        f"{row.decoder} {result.versions[row.decoder]}",
-        row.fidelity,
-        str(found.maximum),
-        f"{found.mean:.3f}",
-        f"{found.psnr:.1f}",
-        f"{found.lowest_psnr:.1f}",
-        f"{found.off:.2%}",
+        f"{row.decoder} {result.versions[row.decoder]}", row.fidelity, str(found.maximum),
+        f"{found.mean:.3f}", f"{found.psnr:.1f}", f"{found.lowest_psnr:.1f}", f"{found.off:.2%}",
         str(row.pillow.maximum),
-    )
+    )  # fmt: skip

@@ -9,8 +9,8 @@ import typer
 
 from packio.cli import _options as option
 from packio.cli import _packing_options as group
+from packio.cli._output import print_packed
 from packio.cli._progress import ProgressLine
-from packio.cli._reports import show
 from packio.packing import convert
 
 
@@ -39,4 +39,4 @@ def run(
     """
     with ProgressLine(quiet=quiet) as progress:
         report = convert(source, out, index=index, progress=progress, **more)
-    show(report, out, as_json=as_json, quiet=quiet)
+    print_packed(report, out, as_json=as_json, quiet=quiet)

@@ -10,8 +10,8 @@ import typer
 
 from packio.cli import _options as option
 from packio.cli import _packing_options as group
+from packio.cli._output import print_packed
 from packio.cli._progress import ProgressLine
-from packio.cli._reports import show
 from packio.errors import OptionError
 from packio.packing.merging import merge
 
@@ -40,7 +40,7 @@ def run(
         raise OptionError(f"-o says which pack to make, as: {_with_out(packs)}")
     with ProgressLine(quiet=quiet) as progress:
         report = merge(out, packs, prefix=prefix, progress=progress, **more)
-    show(report, out, as_json=as_json, quiet=quiet)
+    print_packed(report, out, as_json=as_json, quiet=quiet)
 
 
 def _with_out(packs: list[Path]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated, Any
 
 import typer
@@ -9,9 +10,19 @@ import typer
 from packio import packing
 from packio.cli import _options as option
 from packio.cli import _packing_options as group
+from packio.cli._output import (
+    as_typed,
+    counted,
+    escaped,
+    print_json,
+    print_packed,
+    print_some,
+    say,
+    warn,
+)
 from packio.cli._progress import ProgressLine
-from packio.cli._reports import show, show_dry_run
 from packio.errors import OptionError
+from packio.packing.plan.advising import Advice, DryRun, LevelsAdvice
 
 _TO_WRITE = {*group.RUN, *group.PARTS, *group.SEEK_POINTS} - {"check"}  # nothing to a dry run
 
@@ -51,4 +62,59 @@ def run(
         return
     with ProgressLine(quiet=quiet) as progress:
         report = packing.pack(source, out, progress=progress, **more)
-    show(report, out, as_json=as_json, quiet=quiet)
+    print_packed(report, out, as_json=as_json, quiet=quiet)
+
+
+def show_dry_run(found: DryRun, *, as_json: bool) -> None:
+    """Print the samples to pack, the bad images, and the gain of other encodings."""
+    if as_json:
+        values = dataclasses.asdict(found)
+        values["advice"] = [advice._asdict() for advice in found.advice]
+        values["levels"] = None if found.levels is None else found.levels._asdict()
+        print_json(values)
+        return
+    warn(found.warnings)
+    size = f"{found.source_bytes / 1e6:,.1f} MB"
+    images, shards = counted(found.found, "image"), counted(found.shards, "shard")
+    say(f"{found.kind}: {images}, {size}, in {shards}")
+    if found.class_counts:
+        least, most = min(found.class_counts), max(found.class_counts)
+        each = counted(most, "image") if least == most else f"{least:,} to {most:,} images"
+        say(f"{counted(len(found.classes), 'class')} of {each}:")
+        pairs = zip(found.classes, found.class_counts, strict=True)
+        print_some([f"{escaped(name)}: {count:,}" for name, count in pairs])
+    else:
+        say(f"labels: {found.labels}")
+    if found.problems:
+        say(f"bad, of the {counted(found.looked_at, 'image')} that were looked at:")
+        print_some([f"{escaped(key)}: {as_typed(reason)}" for key, reason in found.problems])
+    if found.levels is not None:
+        _print_levels(found.levels, found.looked_at)
+    if found.advice:
+        say(f"measured on {counted(found.looked_at, 'image')}, drawn at random:")
+        say(f"  {'options':<40} {'size':>12} {'decodes':>13} {'to encode':>11}")
+        for advice in found.advice:
+            _print_advice(advice)
+        say("img/s and time are those of one core; nothing was written")
+
+
+def _print_levels(found: LevelsAdvice, looked_at: int) -> None:
+    if not found.images:
+        say(
+            f"levels {found.options['count']}: none of the {counted(looked_at, 'image')} that were "
+            f"looked at is large enough to get one for crops of {found.options['crop']}"
+        )
+        return
+    say(
+        f"levels {found.options['count']}: {found.images:,} of {counted(looked_at, 'image')} that "
+        f"were looked at get some; {found.bytes / 1e6:+,.1f} MB ({found.share:+.0%}) in all"
+    )
+
+
+def _print_advice(advice: Advice) -> None:
+    options = " ".join(f"--{name} {value}" for name, value in advice.options.items())
+    seconds = advice.pack_seconds
+    time = f"{seconds:,.0f} s" if seconds < 600 else f"{seconds / 60:,.0f} min"
+    refused = f"  ({advice.refused} refused)" if advice.refused else ""
+    say(f"  {options:<40} {advice.bytes / 1e6:>9,.1f} MB "
+          f"{advice.images_per_second:>7,.0f} img/s {time:>11}{refused}")  # fmt: skip

@@ -160,7 +160,7 @@ class Timer:
         Raises:
             CannotCreateError: the file cannot be written.
         """
-        values = {"clock": str(self._clock), "warmup": self._warmup, "names": self.as_dict()}
+        values = {"clock": self._clock.name, "warmup": self._warmup, "names": self.as_dict()}
         try:
             Path(path).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
         except OSError as error:
@@ -193,7 +193,7 @@ class Timer:
                 loop = f"{within}: " if within else ""
                 lines.append(f"{loop}{share:.1%} of the loop's time was waiting for data")
         left_out = f"; the first {self._warmup} of each name left out" if self._warmup else ""
-        return Group(table, *lines, f"measured by {self._clock}{left_out}")
+        return Group(table, *lines, f"measured by {self._clock.name}{left_out}")
 
     def _open_spans(self) -> list[tuple[Span, str, object]]:
         """List the parts that this thread is within: span, name, begin."""
@@ -260,15 +260,12 @@ class Span(contextlib.ContextDecorator):
 
 
 class Clock(NamedTuple):
-    """Marks moments, and measures nanoseconds between two of them. Its text is its name."""
+    """Marks moments, and measures nanoseconds between two of them."""
 
     name: str
     mark: Callable[[], Any]
     is_over: Callable[[Any], bool] = lambda _: True  # the device, too, has come to the moment
     between: Callable[[Any, Any], int] = lambda begin, end: int(end - begin)
-
-    def __str__(self) -> str:
-        return self.name
 
 
 def _make_device_clock(

@@ -19,14 +19,10 @@ _ENDLESS = 1 << 30
 
 
 def run_in_turns(
-    candidates: Sequence[Candidate],
-    rounds: int,
-    run: Callable[[Candidate], Figure],
-    *,
-    sizes: Sequence[tuple[int, int]] | None = None,
-    progress: ProgressCallback | None = None,
+    candidates: Sequence[Candidate], rounds: int, run: Callable[[Candidate], Figure], *,
+    sizes: Sequence[tuple[int, int]] | None = None, progress: ProgressCallback | None = None,
     stage: str = "measuring",
-) -> list[list[Figure]]:
+) -> list[list[Figure]]:  # fmt: skip
     """Measure each candidate once a round, and give each one's figures.
 
     No candidate is always the first of a round. `sizes`: images and bytes of each, for `progress`.

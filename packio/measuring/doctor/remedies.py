@@ -133,12 +133,9 @@ def _change_batches(
 
 
 def _change_dataset(
-    setup: Setup,
-    measured: Measurements,
-    parts: dict[Cause, float],
-    waiting: float,
+    setup: Setup, measured: Measurements, parts: dict[Cause, float], waiting: float,
     indices: list[Any],
-) -> Iterator[Change]:
+) -> Iterator[Change]:  # fmt: skip
     dataset = setup.dataset
     if parts.get(Cause.STORAGE, 0) >= 0.2 and setup.has_batches:
         count = len(dataset) if hasattr(dataset, "__len__") else 0
@@ -206,12 +203,9 @@ def estimate_persistence(measured: Measurements, starting: list[float]) -> list[
 
 
 def estimate_packing(
-    setup: Setup,
-    measured: Measurements,
-    indices: list[Any],
-    seconds: float,
+    setup: Setup, measured: Measurements, indices: list[Any], seconds: float,
     say: Callable[[str], None],
-) -> list[Trial]:
+) -> list[Trial]:  # fmt: skip
     """Estimate what packing, or packing otherwise, would bring."""
     parts, dataset = shares(measured), setup.dataset
     while hasattr(dataset, "indices") and hasattr(dataset, "dataset"):  # torch's Subset

@@ -55,15 +55,10 @@ class Trials:
     """Tries changes, within a time."""
 
     def __init__(
-        self,
-        baseline: Loop,
-        make: Callable[[Change], Loop],
-        timed: Callable[[Loop, Change | None], LoopRun],
-        say: Callable[[str], None],
-        runs: Sequence[LoopRun],
-        price: float,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
+        self, baseline: Loop, make: Callable[[Change], Loop],
+        timed: Callable[[Loop, Change | None], LoopRun], say: Callable[[str], None],
+        runs: Sequence[LoopRun], price: float, now: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         self._baseline, self._make, self._timed, self._say = baseline, make, timed, say
         self._price, self._now = price, now
         self.baseline_runs: list[LoopRun] = list(runs)  # all of the loop as it is

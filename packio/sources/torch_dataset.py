@@ -65,7 +65,7 @@ class TorchDataset(Source):
 
     def listing(self, source: Any, context: Context) -> Listing:
         if isinstance(source, (str, os.PathLike)):
-            with _current_folder_importable():
+            with current_folder_importable():
                 return self._listed(self._imported(os.fspath(source)), context)
         return self._listed(source, context)
 
@@ -102,7 +102,8 @@ SOURCE = TorchDataset()
 
 
 @contextlib.contextmanager
-def _current_folder_importable() -> Iterator[None]:
+def current_folder_importable() -> Iterator[None]:
+    """Find modules in the current folder, too, as ``python -m`` does."""
     here = os.getcwd()
     sys.path.insert(0, here)
     try:

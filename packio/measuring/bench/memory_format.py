@@ -214,7 +214,7 @@ def data_cases(batch: torch.Tensor, device: torch.device) -> Cases:
         works: dict[str, Callable[[], Any]] = {
             "collate": functools.partial(torch.stack, list(view.unbind())),
             "copy": functools.partial(copied.copy_, view),
-            "to float": lambda view=view: view.float().div_(255),
+            "to float": functools.partial(lambda images: images.float().div_(255), view),
         }
         if device.type == "cuda":
             works["pin"] = view.pin_memory

@@ -6,10 +6,8 @@ import contextlib
 import copy
 import importlib
 import itertools
-import os
-import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sized
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -21,10 +19,10 @@ from packio.errors import DiagnosisError, OptionError, PackioError
 from packio.loading.devices import DevicePrefetcher
 from packio.loading.loader import Loader
 from packio.measuring.turns import IndexFeed
+from packio.sources.torch_dataset import SOURCE, current_folder_importable
 
 _LOOKED_AT = 100  # leaves of a batch in which a tensor is looked for
 _TIMEOUT = 120.0  # seconds that a worker may take for a batch
-_is_name = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*").fullmatch
 _OF_ORDER = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last")
 _OF_WORKERS = ("persistent_workers", "timeout", "worker_init_fn", "multiprocessing_context")
 _OF_DATA_LOADER = ("num_workers", "pin_memory", "prefetch_factor", *_OF_WORKERS[1:])
@@ -170,9 +168,9 @@ def explained(what: str) -> Iterator[None]:
         raise DiagnosisError(f"{what}: {type(error).__name__}: {error}") from error
 
 
-def is_name(text: str | os.PathLike[str]) -> bool:
+def is_name(text: str) -> bool:
     """Tell whether a text is ``module:object``, and no file."""
-    return bool(_is_name(os.fspath(text))) and not os.path.lexists(text)
+    return SOURCE.recognise(Path(text))
 
 
 def find_object(name: str, option: str = "") -> Any:
@@ -185,7 +183,7 @@ def find_object(name: str, option: str = "") -> Any:
             f"{option}{name}: expected module:object, as train:{'step' if option else 'loader'}"
         )
     module, _, names = name.partition(":")
-    with _current_folder_importable(), explained(name):
+    with current_folder_importable(), explained(name):
         try:
             value: Any = importlib.import_module(module)
         except ModuleNotFoundError as error:
@@ -203,17 +201,6 @@ def make_loader(name: str) -> Any:
     """Import a loader by its name. A function or class is called without arguments."""
     value = find_object(name)
     if callable(value) and (isinstance(value, type) or not hasattr(value, "__iter__")):
-        with _current_folder_importable(), explained(name):
+        with current_folder_importable(), explained(name):
             value = value()
     return value
-
-
-@contextlib.contextmanager
-def _current_folder_importable() -> Iterator[None]:
-    here = os.getcwd()
-    sys.path.insert(0, here)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ValueError):
-            sys.path.remove(here)

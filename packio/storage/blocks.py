@@ -3,8 +3,7 @@
 The user's cache has one file for each index and version, which all processes share::
 
     bytes of the index      header and checksums, then the blocks that have come; the rest is a hole
-    seal, 28 bytes          at a whole page: bytes of the header, where the checksums begin, bytes
-                            of the checksums (uint64 each), CRC32C of header and checksums (uint32)
+    seal, 4 bytes           at a whole page: CRC32C of header and checksums
     one byte a block        1: the block has come; in the order of the checksums
 
 A block is what one checksum of the index covers: 1 MiB of a column, or what is left of it. Only
@@ -24,57 +23,51 @@ block comes twice.
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
-import math
 import mmap
 import os
 import stat
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError, PackioError, ReadError
 from packio.index import layout
-from packio.index.column import BLOCK, Span, crc32c
+from packio.index.column import Span, crc32c
 from packio.storage import stores
-from packio.storage.store import Facts, Store
+from packio.storage.store import Facts
 from packio.storage.urls import Url
-from packio.system import caching
 from packio.system.files import temporary_name
 from packio.system.lengths import Length, Status
-from packio.system.locks import ForkSafeLock, bytes_locked
+from packio.system.locks import ForkSafeLock, bytes_locked, file_lock
 from packio.system.mapping import mapped
 from packio.system.pools import ThreadPool
 
 _HEAD = 64 << 10  # bytes that are asked for first: most headers fit in
 _PIECE = 4 << 20  # bytes of a request at most
 _REQUESTS = 16  # at a time
-_SEAL = struct.Struct("<QQQI")
+_SEAL = struct.Struct("<I")
 _MOST_SUMS = 64 << 20  # bytes of checksums: those of an index of 16 TiB
-Spans: TypeAlias = "list[Span]"  # in a class with a method `list`
+_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
-class CachedStore(Store):
+class CachedIndex:
     """An index at a URL, the blocks of which that have come are in a file of the user's cache.
 
-    Its only file is called "". For an `Index` it is what `Far` says.
+    For an `Index` it is what `packio.index.column.Far` says.
     """
 
     def __init__(self, url: Url, found: Facts, path: Path) -> None:
-        super().__init__(url, [""], [found.size])
-        size, self._url, self._lock = found.size, url, ForkSafeLock()
-        self._found, self._path = found, path
-        self._files = stores.of_url(url, [""], [size], {"": found.tag})
-        self._seal = _whole_pages(size)
+        self._url, self._size, self._path, self._lock = url, found.size, path, ForkSafeLock()
+        self._arguments = url, found, path
+        self._store = stores.of_url(url, [""], [found.size], {"": found.tag})
+        self._seal = -(-found.size // mmap.PAGESIZE) * mmap.PAGESIZE
         self._marks = self._seal + _SEAL.size
         with _no_room(path):
-            here = self._opened(path)
-            self._file, self._sums = self._made(path, size) if here is None else here
-            self.content = mapped(self._file, size).data
+            self._file, self._sums = self._opened() or self._made_once()
+            self.content = mapped(self._file, found.size).data
         least = self._marks + len(self._sums)
         remedy = "open the pack anew: what is missing comes again"
         self.length: Length = Length(path, least, Status(self._file), remedy, is_ours=True)
@@ -84,132 +77,76 @@ class CachedStore(Store):
             close(self._file)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return CachedStore, (self._url, self._found, self._path)
+        return CachedIndex, self._arguments
 
-    def facts(self, name: str) -> Facts | None:
-        """See `Store.facts`."""
-        return self._files.facts(name)
-
-    def list(self, *, deep: bool = True) -> dict[str, Facts]:
-        """See `Store.list`."""
-        return self._files.list(deep=deep)
-
-    def put(self, name: str, data: bytes | Path) -> Facts:
-        """See `Store.put`."""
-        return self._files.put(name, data)
-
-    def remove(self, name: str) -> None:
-        """See `Store.remove`."""
-        self._files.remove(name)
-
-    def check(self, is_read: Callable[[int], bool]) -> None:
-        """See `Store.check`."""
-        self._files.check(is_read)
-
-    def read(self, file: int, offset: int, length: int) -> bytes:
-        """See `Store.read`."""
-        if not self._has(file, offset, length):
-            raise self._outside(file, offset, length)
-        stop = offset + length
-        wrong = self.bring([s for s in self._spans if s.start < stop and offset < s.stop])
-        if wrong:
-            raise IntegrityError(f"{self._url}: bytes {wrong[0].start} and following are damaged")
-        return bytes(self.content[offset:stop])
-
-    @caching.cached_property
-    def _spans(self) -> Sequence[Span]:
-        """All blocks of the index."""
-        header, start = layout.header_of(self.content, self._url)
-        entries = layout.entries_of(header, len(self.content) - start, self._url)
-        edges = [
-            (start + begin + at, start + begin + min(at + BLOCK, math.prod(shape) * dtype.itemsize))
-            for name, (dtype, shape, begin) in entries.items() if name != "checksums"
-            for at in range(0, math.prod(shape) * dtype.itemsize, BLOCK)
-        ]  # fmt: skip
-        return [Span(number, *edge) for number, edge in enumerate(edges)]
-
-    def _opened(self, path: Path) -> tuple[int, np.ndarray] | None:
-        """Open a file of the cache; None if there is none, or none that is whole and the user's."""
-        if (file := _own(path)) is None:
-            return None
-        try:
-            if (sums := self._sealed(file)) is not None:
+    def _opened(self) -> tuple[int, np.ndarray] | None:
+        """Open the file in the cache; None if there is none that is whole and the user's."""
+        with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as undo:
+            if not stat.S_ISREG(self._path.lstat().st_mode):  # a link, or a pipe
+                return None
+            file = os.open(self._path, _FLAGS)
+            undo.callback(os.close, file)
+            is_own = os.fstat(file).st_uid in (0, os.geteuid())
+            if is_own and (sums := self._sealed(file)) is not None:
+                undo.pop_all()
                 return file, sums
-        except BaseException:
-            os.close(file)
-            raise
-        os.close(file)
         return None
 
     def _sealed(self, file: int) -> np.ndarray | None:
         """The checksums in a file of the cache; None if these or the header are damaged."""
-        seal = os.pread(file, _SEAL.size, self._seal)
-        if len(seal) < _SEAL.size:
+        size = os.fstat(file).st_size
+        if size < self._marks:
             return None
-        head, start, count, crc = _SEAL.unpack(seal)
-        whole = os.fstat(file).st_size >= self._marks + count // 4
-        if not whole or max(head, start + count) > self._seal or count > _MOST_SUMS:
+        try:
+            head, _, sums = self._read_head(lambda start, length: os.pread(file, length, start))
+        except (NotAPackError, IntegrityError):
             return None
-        sums = os.pread(file, count, start)
-        if crc32c(os.pread(file, head, 0) + sums) != crc:
-            return None
-        return np.frombuffer(sums, "<u4")
+        is_whole = size >= self._marks + len(sums) // 4
+        is_sealed = os.pread(file, _SEAL.size, self._seal) == _SEAL.pack(crc32c(head + sums))
+        return np.frombuffer(sums, "<u4") if is_whole and is_sealed else None
 
-    def _made(self, path: Path, size: int) -> tuple[int, np.ndarray]:
+    def _made_once(self) -> tuple[int, np.ndarray]:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with file_lock(self._path.with_suffix(".lock")):
+            return self._opened() or self._made()
+
+    def _made(self) -> tuple[int, np.ndarray]:
         """Make the file of the cache, with the header and the checksums; see `_opened`."""
-        head, begin, sums = self._asked(size)
+        head, begin, sums = self._read_head(lambda *span: self._store.read(0, *span))
         count = len(sums) // 4
-        seal = _SEAL.pack(len(head), begin, len(sums), crc32c(head + sums))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = temporary_name(path)
-        file = os.open(part, _FLAGS | os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        part = temporary_name(self._path)
+        file = os.open(part, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             os.ftruncate(file, self._marks + count)
             _write(file, head, 0)
             _write(file, sums, begin)
-            _write(file, seal + bytes(count), self._seal)
+            _write(file, _SEAL.pack(crc32c(head + sums)) + bytes(count), self._seal)
             os.fsync(file)
-            others = self._published(part, path)
+            part.replace(self._path)
         except BaseException:
             os.close(file)
             part.unlink(missing_ok=True)
             raise
-        if others is None:
-            return file, np.frombuffer(sums, "<u4")
-        os.close(file)
-        return others
+        return file, np.frombuffer(sums, "<u4")
 
-    def _asked(self, size: int) -> tuple[bytes, int, bytes]:
-        """Ask for the header and the checksums: the one, where the others begin, and the others."""
-        head = self._files.read(0, 0, min(size, _HEAD))
+    def _read_head(self, read: Callable[[int, int], bytes]) -> tuple[bytes, int, bytes]:
+        """Read the header and the checksums: the one, where the others begin, and the others."""
+        head = read(0, min(self._size, _HEAD))
         length = 8 + struct.unpack_from("<Q", head.ljust(8, b"\0"))[0]
-        if len(head) < length <= min(size, layout.MAX_HEADER):
-            head += self._files.read(0, len(head), length - len(head))
+        if len(head) < length <= min(self._size, layout.MAX_HEADER):
+            head += read(len(head), length - len(head))
         header, start = layout.header_of(head, self._url)
         head = head[:start]
-        entries = layout.entries_of(header, size - start, self._url)
+        entries = layout.entries_of(header, self._size - start, self._url)
         begin, length = layout.checksums_of(entries, self._url)
         if length > _MOST_SUMS:
-            raise NotAPackError(f"{self._url}: {size} bytes; packio reads indexes of up to 16 TiB")
-        sums = self._files.read(0, start + begin, length)
+            raise NotAPackError(
+                f"{self._url}: {self._size} bytes; packio reads indexes of up to 16 TiB"
+            )
+        sums = read(start + begin, length)
         if crc32c(head) != struct.unpack_from("<I", sums)[0]:  # it came so, or was replaced amid
             raise IntegrityError(f"{self._url}: the header is damaged (CRC32C differs)")
         return head, start + begin, sums
-
-    def _published(self, part: Path, path: Path) -> tuple[int, np.ndarray] | None:
-        """Put a new file in its place, unless another process was faster; then open its file."""
-        try:
-            os.link(part, path)
-        except FileExistsError:
-            if (found := self._opened(path)) is not None:
-                part.unlink()
-                return found
-            part.replace(path)
-        except OSError:  # no hard links on this file system
-            part.replace(path)
-        else:
-            part.unlink()
-        return None
 
     def bring(self, spans: Sequence[Span], *, anew: bool = False) -> Sequence[Span]:
         """Have blocks come that are not there yet; see `packio.index.column.Far`."""
@@ -235,14 +172,12 @@ class CachedStore(Store):
 
     def _fetch(self, piece: Sequence[Span], *, anew: bool) -> Sequence[Span]:
         """Have neighbours come, unless another process has let them come meanwhile."""
-        wrong: Spans = []
-        with _no_room(self._url):
-            _check_writable(self._file)
+        wrong: list[Span] = []
         first = self._marks + piece[0].number
         with bytes_locked(self._file, first, len(piece), lambda: bool(self._lacking(piece))):
             for some in _pieces(piece if anew else self._lacking(piece)):
                 start = some[0].start
-                data = self._files.read(0, start, some[-1].stop - start)
+                data = self._store.read(0, start, some[-1].stop - start)
                 bad = [span for span in some if not self._is_right(span, data, start)]
                 for right in _pieces([span for span in some if span not in bad]):
                     self._keep(right, data[right[0].start - start : right[-1].stop - start])
@@ -259,36 +194,6 @@ class CachedStore(Store):
         with _no_room(self._url):
             _write(self._file, data, piece[0].start)
             _write(self._file, b"\1" * len(piece), self._marks + piece[0].number)
-
-
-_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
-
-
-def _own(path: Path) -> int | None:
-    """Open a file that this user or the system's administrator wrote; None if there is none.
-
-    A cache that is read-only serves the blocks that it has.
-    """
-    try:
-        if not stat.S_ISREG(path.lstat().st_mode):  # a link, or a pipe
-            return None
-        try:
-            file = os.open(path, _FLAGS | os.O_RDWR)
-        except OSError as error:
-            if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
-                raise
-            file = os.open(path, _FLAGS | os.O_RDONLY)
-    except FileNotFoundError:
-        return None
-    if os.fstat(file).st_uid in (0, os.geteuid()):
-        return file
-    os.close(file)
-    return None
-
-
-def _check_writable(file: int) -> None:
-    if fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
-        raise OSError(errno.EROFS, "the file in the cache is read-only")
 
 
 def _pieces(spans: Sequence[Span]) -> list[list[Span]]:
@@ -311,10 +216,6 @@ def _write(file: int, data: bytes, at: int) -> None:
     while view:
         done = os.pwrite(file, view, at)
         view, at = view[done:], at + done
-
-
-def _whole_pages(size: int) -> int:
-    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from packio.errors import IntegrityError, NotAPackError, PackioError, ReadError,
 from packio.index import indexfile
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, UNFINISHED_SUFFIX, Index
 from packio.storage import filesystems, stores, urls
-from packio.storage.blocks import CachedStore
+from packio.storage.blocks import CachedIndex
 from packio.storage.store import Facts
 from packio.storage.urls import Url
 from packio.system import cache
@@ -88,7 +88,7 @@ def opened(index: Path) -> Index:
     with urls.errors_as(ReadError, index):
         found = index.found or _asked(index)
         path = cached_index(index, found).with_suffix(_BLOCKS)
-        return Index(index, far=CachedStore(index, found, path))
+        return Index(index, far=CachedIndex(index, found, path))
 
 
 def index_at(place: Path) -> Path:

@@ -16,13 +16,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from packio.errors import LockedError
-from packio.system.pools import ThreadPool
 
 _POLL = 0.05  # seconds between two looks at a lock
-_BEAT = 1.0  # seconds between two signs of life of who holds a lock
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP)  # as of Lustre, mounted without flock
-_PATIENCE = 15.0  # seconds without one after which nobody waits for the lock
-_LONGEST = 30.0  # seconds that somebody waits for a lock without signs of life
+_PATIENCE = 600.0  # seconds that somebody waits for the lock of a file
+_LONGEST = 30.0  # seconds that somebody waits for a lock of bytes
 
 
 def try_lock(file: int, *, shared: bool = False) -> bool:
@@ -64,15 +62,14 @@ def bytes_locked(file: int, start: int, length: int, needs: Callable[[], bool]) 
 def file_lock(path: Path) -> Iterator[None]:
     """Hold the lock of a file; threads and processes that want the same lock wait for it.
 
-    It saves work, it does not protect: who holds it shows signs of life, and a process that was
-    suspended, as by Ctrl-Z, shows none. After 15 seconds the others go on without the lock. So what
-    they write must come into its place whole, by a rename.
+    It saves work, it does not protect: after ten minutes, as where its holder is suspended, the
+    others go on without it. So what they write must come into its place whole, by a rename.
 
     The file is made if it is not there, and again if somebody removes it. Some file systems have no
     locks, as Lustre mounted without ``flock``. A file in this machine's temporary folder is then
     locked instead, so that processes of the same machine wait, and those of other machines do not.
     """
-    with _opened_and_locked(path) as file, _signs_of_life(file):
+    with _opened_and_locked(path) as file:
         try:
             yield
         finally:  # forked processes may have the file open, too
@@ -148,25 +145,6 @@ def _is_named(file: IO[bytes], path: Path) -> bool:
         return False
 
 
-@contextlib.contextmanager
-def _signs_of_life(file: IO[bytes]) -> Iterator[None]:
-    """Touch a file every second."""
-    ended = threading.Event()
-
-    def beat() -> None:
-        while not ended.wait(_BEAT):
-            with contextlib.suppress(OSError):
-                os.utime(file.fileno())
-
-    with ThreadPool(1, "packio-lock") as pool:
-        with contextlib.suppress(MemoryError):  # others may do the same work, no more
-            pool.submit(beat)
-        try:
-            yield
-        finally:
-            ended.set()
-
-
 def _stand_in(path: Path) -> IO[bytes]:
     """Open a file of this user's in the temporary folder, and lock it in place of another file."""
     name = hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:32]
@@ -222,60 +200,17 @@ def _renew_all() -> None:
 os.register_at_fork(after_in_child=_renew_all)
 
 
-class _Forks:
-    """Makes forks wait for the threads that are within `unforked`."""
-
-    def __init__(self) -> None:
-        self.renew()
-
-    def renew(self) -> None:
-        """Forget all threads; only for a process that was just forked."""
-        self._changed = threading.Condition()
-        self._inside = self._forking = 0  # threads
-        self._mine = threading.local()
-
-    @contextlib.contextmanager
-    def wait(self) -> Iterator[None]:
-        """See `unforked`."""
-        depth = getattr(self._mine, "depth", 0)
-        if not depth:
-            with self._changed:
-                while self._forking:
-                    self._changed.wait()
-                self._inside += 1
-        self._mine.depth = depth + 1
-        try:
-            yield
-        finally:
-            self._mine.depth = depth
-            if not depth:
-                with self._changed:
-                    self._inside -= 1
-                    self._changed.notify_all()
-
-    def before(self) -> None:
-        """Wait until the other threads are outside, and keep them there."""
-        mine = getattr(self._mine, "depth", 0) > 0
-        with self._changed:
-            self._forking += 1
-            while self._inside > mine:
-                self._changed.wait()
-
-    def after(self) -> None:
-        """Let the other threads go on."""
-        with self._changed:
-            self._forking -= 1
-            self._changed.notify_all()
+_UNFORKED = threading.RLock()
+# The thread that forks holds it in both processes, and no other thread does: both release it.
+os.register_at_fork(
+    before=_UNFORKED.acquire, after_in_parent=_UNFORKED.release, after_in_child=_UNFORKED.release
+)
 
 
-_FORKS = _Forks()
-os.register_at_fork(before=_FORKS.before, after_in_parent=_FORKS.after, after_in_child=_FORKS.renew)
-
-
-def unforked() -> contextlib.AbstractContextManager[None]:
-    """Have forks of this process wait until a ``with`` block ends.
+def unforked() -> contextlib.AbstractContextManager[Any]:
+    """Have forks of this process, and other threads that call this, wait until a block ends.
 
     For what a forked child could not go on with if another thread was amid it at the fork: locks of
-    others, as those that Python holds while it imports a module. 2 µs.
+    others, as those that Python holds while it imports a module.
     """
-    return _FORKS.wait()
+    return _UNFORKED

@@ -93,14 +93,14 @@ def test_rows_of_a_batch_come_by_one_round_of_requests(
     url: str, web: RangeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pack, rounds = packio.open(url), []
-    bring = blocks.CachedStore.bring
+    bring = blocks.CachedIndex.bring
 
     def counted(self: Any, spans: Any, **more: Any) -> None:
         before = len(web.asked)
         bring(self, spans, **more)
         rounds.append(len(web.asked) - before)
 
-    monkeypatch.setattr(blocks.CachedStore, "bring", counted)
+    monkeypatch.setattr(blocks.CachedIndex, "bring", counted)
     for batch in (range(0, COUNT, 1000), range(0, COUNT, 777)):
         pack.rows(np.array(batch))
     assert sum(requests > 0 for requests in rounds) == 1
@@ -250,7 +250,7 @@ def test_a_full_cache_is_told(
         with pytest.raises(ReadError, match=r"No space left.*PACKIO_CACHE_DIR"):
             pack.row(0)
     assert pack.row(0).length == LENGTH
-    assert [p.suffix for p in _cached(tmp_path).parent.iterdir()] == [".blocks"]
+    assert {p.suffix for p in _cached(tmp_path).parent.iterdir()} == {".blocks", ".lock"}
 
 
 def test_packs_pickle_and_copy(url: str, made: pathlib.Path, tmp_path: pathlib.Path) -> None:

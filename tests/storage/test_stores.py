@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import urllib.parse
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +10,7 @@ import fsspec
 import pytest
 from store_contract import StoreContract
 
-from packio.errors import IntegrityError, ReadError
 from packio.storage import stores, urls
-from packio.storage.blocks import CachedStore
 from packio.storage.fsspec_store import FsspecStore
 from packio.storage.http_store import HttpStore
 from packio.storage.local import LocalStore
@@ -125,62 +122,3 @@ class TestS3Store(StoreContract):
 
         monkeypatch.setattr("packio.storage.s3_store.urlencode", one_a_page)
         self.test_a_list_has_every_file()
-
-
-@pytest.mark.usefixtures("by_blocks")
-class TestCachedStore(StoreContract):
-    """An index at a URL, whose blocks come into the user's cache."""
-
-    lists = writes = False
-
-    @pytest.fixture(autouse=True)
-    def _server(
-        self, made: pathlib.Path, web: RangeServer, tmp_path: pathlib.Path
-    ) -> None:  # fmt: skip
-        self.files = {"": (made / "train.tar.packio").read_bytes()}
-        self._path, self._url = web.folder / "x.packio", Url(f"{web.url}/x.packio")
-        self._cache = tmp_path / "x.blocks"
-
-    def put(self, name: str, data: bytes) -> None:
-        assert not name
-        self._path.write_bytes(data)
-
-    def remove(self, name: str) -> None:
-        assert not name
-        self._path.unlink()
-
-    def at(self, names: list[str], sizes: list[int]) -> Store:
-        found = stores.file_facts(self._url)
-        assert names == [""]
-        return CachedStore(self._url, found._replace(size=sizes[0]), self._cache)
-
-    def test_a_check_compares_sizes(self) -> None:
-        self.made().check(lambda _: True)
-        self._cache = self._cache.with_suffix(".other")
-        with pytest.raises(IntegrityError):  # the header says how long an index is
-            self.at([""], [len(self.largest) + 1])
-
-    def test_a_missing_file_is_an_error_if_it_is_read(self) -> None:
-        store = self.made()
-        self.remove("")
-        with pytest.raises(IntegrityError, match="missing"):
-            store.check(lambda _: True)
-        with pytest.raises(ReadError):
-            store.read(0, 0, len(self.largest))
-
-    def test_a_file_that_is_another_one_now_is_an_error(self) -> None:
-        store, here = self.made(), len(self.largest) // 2
-        assert store.read(0, here, 9) == self.largest[here : here + 9]
-        self.put("", self.largest[::-1])
-        assert store.read(0, here, 9) == self.largest[here : here + 9]  # what has come
-        with pytest.raises(IntegrityError, match="was replaced"):
-            store.read(0, 0, len(self.largest))
-
-    def test_what_has_come_is_not_asked_for_again(self, web: RangeServer) -> None:
-        store = self.made()
-        self._check(store)
-        asked = len(web.asked)
-        self._check(store)
-        self._check(self.at([""], [len(self.largest)]))
-        assert len(web.asked) == asked
-        assert os.path.getsize(self._cache) > len(self.largest)

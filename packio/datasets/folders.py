@@ -34,8 +34,8 @@ from packio.packing.run.reading import Read, read_ahead
 from packio.packs import opening
 from packio.sample.record import IMAGE
 from packio.sources import Context, Listing, listed
-from packio.system import cache, locks
-from packio.system.files import absolute
+from packio.system import locks
+from packio.system.files import absolute, cache_folder
 from packio.system.pools import ThreadPool
 
 _THREADS = 16  # they wait for the disk, or for the network
@@ -85,7 +85,7 @@ def index_folder(path: str | os.PathLike[str], *, skip: bool) -> tuple[Path, Pat
     listing = listed(source, root, Context(allow_empty=skip))
     state = _State.of(root, listing)
     name = hashlib.sha256(os.fsencode(os.path.realpath(root))).hexdigest()
-    index = cache.folder("folders") / name[:32] / f"{state.fingerprint[:32]}{INDEX_SUFFIX}"
+    index = cache_folder("folders") / name[:32] / f"{state.fingerprint[:32]}{INDEX_SUFFIX}"
     metadata = _metadata_of(index, state)
     if metadata is None:
         with _one_at_a_time(index):  # the processes of a training run come here together

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from packio.system import shared_memory
+from packio.system.workers import new_storage
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,7 +70,7 @@ def new_batch(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     already is not copied again.
     """
     if torch.utils.data.get_worker_info() is not None:
-        storage = shared_memory.new_storage(math.prod(shape) * dtype.itemsize)
+        storage = new_storage(math.prod(shape) * dtype.itemsize)
         strides = torch.empty(shape, dtype=dtype, device="meta").stride()
         return torch.empty(0, dtype=dtype).set_(storage, 0, shape, strides)
     if getattr(_PINNED, "on", False):

@@ -1,4 +1,4 @@
-"""A column of an index, and the checksums that guard it.
+"""A column of an index, the checksums that guard it, and columns that are written in pieces.
 
 Source of CRC32C (Castagnoli): RFC 3720, section B.4.
 """
@@ -6,7 +6,9 @@ Source of CRC32C (Castagnoli): RFC 3720, section B.4.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import google_crc32c
@@ -14,10 +16,11 @@ import numpy as np
 import numpy.ma  # np.unique imports it late: a child that is forked meanwhile would hang
 
 from packio.errors import IntegrityError
-from packio.system.lengths import Length
+from packio.system.mapping import Length
 
 BLOCK = 1 << 20  # bytes that one checksum covers
 _CHUNK = 1 << 20  # rows
+_ROWS = 1 << 17  # of a piece that is computed
 
 
 def crc32c(data: bytes | np.ndarray) -> int:
@@ -198,3 +201,97 @@ class Column:
             return False
         wrong = self._place.far.bring([self._span(block)], anew=True)
         return not wrong and self._is_right(block)
+
+
+class Pieces:
+    """A column in pieces along the first axis, made while they are written: none is held whole.
+
+    They are made anew each time they are gone through.
+    """
+
+    def __init__(
+        self, dtype: np.dtype, shape: tuple[int, ...], made: Callable[[], Iterable[np.ndarray]]
+    ) -> None:
+        self.dtype: np.dtype = dtype
+        self.shape: tuple[int, ...] = shape
+        self._made = made
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole column."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        for piece in self._made():
+            yield np.ascontiguousarray(piece, self.dtype)
+
+    def array(self) -> np.ndarray:
+        """The whole column."""
+        whole = np.empty(self.shape, self.dtype)
+        first = 0
+        for piece in self:
+            whole[first : first + len(piece)] = piece
+            first += len(piece)
+        return whole
+
+
+Content = np.ndarray | Pieces  # of a column that is written
+
+
+def in_pieces(column: Content) -> Pieces:
+    """A column as pieces; an array is one."""
+    if isinstance(column, Pieces):
+        return column
+    whole = np.ascontiguousarray(column)
+    return Pieces(whole.dtype, whole.shape, lambda: (whole,))
+
+
+def concatenate(parts: Sequence[np.ndarray], added: Sequence[int] | None = None) -> Pieces:
+    """Arrays as one column; ``added`` to the items of each."""
+    shape = (sum(map(len, parts)), *parts[0].shape[1:])
+    bases = added or [0] * len(parts)
+
+    def made() -> Iterator[np.ndarray]:
+        for part, base in zip(parts, bases, strict=True):
+            if not base:
+                yield part
+                continue
+            for first in range(0, len(part), _ROWS):
+                yield part[first : first + _ROWS] + part.dtype.type(base)
+
+    return Pieces(np.result_type(*parts), shape, made)
+
+
+def concatenate_offsets(parts: Sequence[np.ndarray]) -> Pieces:
+    """N+1 offsets of each of several columns as the offsets of the columns as one."""
+    ends = itertools.accumulate((int(part[-1]) for part in parts), initial=0)
+    rest = concatenate([part[1:] for part in parts], list(ends)[:-1])
+
+    def made() -> Iterator[np.ndarray]:
+        yield np.zeros(1, np.int64)
+        yield from rest
+
+    return Pieces(np.dtype(np.int64), (len(rest) + 1,), made)
+
+
+def write_checked(
+    pieces: Iterable[np.ndarray], write: Callable[[memoryview], object]
+) -> Iterator[int]:
+    """Write pieces; yield the CRC32C of each 1 MiB of their bytes."""
+    crc = filled = 0
+    for piece in pieces:
+        data = piece.reshape(-1).view(np.uint8)
+        if data.size:
+            write(data.data)
+        while data.size:
+            part = data[: BLOCK - filled]
+            crc = google_crc32c.extend(crc, part)
+            filled, data = filled + len(part), data[len(part) :]
+            if filled == BLOCK:
+                yield crc
+                crc = filled = 0
+    if filled:
+        yield crc

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from packio.errors import OptionError
-from packio.index import pieces
-from packio.index.pieces import Content, Pieces
+from packio.index.column import Content, Pieces, concatenate, concatenate_offsets
 from packio.index.sorting import Keys, key_order, merged_order
 from packio.system import files
 from packio.system.pools import ThreadPool
@@ -136,12 +135,12 @@ def joined(tables: Sequence[Mapping[str, np.ndarray]], files: Sequence[int]) -> 
     for name in sorted(set().union(*tables) - {*OF_FILES, "key_order"}):
         parts = [table[name] for table in tables]
         if name in RAGGED:
-            result[name] = pieces.offsets(parts)
+            result[name] = concatenate_offsets(parts)
         elif name.endswith("/file"):
             starts = list(itertools.accumulate(files, initial=0))
-            result[name] = pieces.one_behind_the_other(parts, starts[: len(parts)])
+            result[name] = concatenate(parts, starts[: len(parts)])
         else:
-            result[name] = pieces.one_behind_the_other(parts)
+            result[name] = concatenate(parts)
     keys = [Keys(t["key_data"], t["key_offsets"], t["key_order"]) for t in tables]
     count = len(result["key_offsets"]) - 1
     dtype = np.dtype(np.uint32 if count < 1 << 32 else np.int64)

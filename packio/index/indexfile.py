@@ -25,16 +25,24 @@ from typing import Any, overload
 import numpy as np
 
 from packio.errors import IntegrityError, KeyNotFoundError, PackioError
-from packio.index import layout, metadata, pieces
-from packio.index.column import BLOCK, Column, Far, crc32c, crc32c_of
+from packio.index import layout, metadata
+from packio.index.column import (
+    BLOCK,
+    Column,
+    Content,
+    Far,
+    crc32c,
+    crc32c_of,
+    in_pieces,
+    write_checked,
+)
 from packio.index.columns import OF_FILES, RAGGED
 from packio.index.layout import OF_PIXELS, OF_VALUES, canonical_json, check_shapes
 from packio.index.metadata import VERSION
-from packio.index.pieces import Content
 from packio.sample.facts import Facts
 from packio.system import files
 from packio.system.caching import cached_property
-from packio.system.lengths import Length
+from packio.system.mapping import Length
 
 __all__ = [
     "BLOCK",
@@ -269,7 +277,7 @@ def write(
     path: str | os.PathLike[str], columns: Mapping[str, Content], metadata: Mapping[str, Any]
 ) -> str:
     """Write an index file in one step, and return its digest."""
-    named = {name: pieces.of(column) for name, column in columns.items()}
+    named = {name: in_pieces(column) for name, column in columns.items()}
     order = sorted(named, key=lambda n: (-named[n].dtype.itemsize, n))
     blocks = sum(-(-named[n].nbytes // BLOCK) for n in order)
     checksums = np.zeros(1 + blocks, "<u4")
@@ -281,11 +289,11 @@ def write(
     with files.replacing(Path(path)) as file:
         file.write(header)
         for name in order[:wide]:
-            crcs += pieces.checked_bytes(named[name], file.write)
+            crcs += write_checked(named[name], file.write)
         place = file.tell()
         file.write(checksums.tobytes())  # known when all columns are written
         for name in order[wide:]:
-            crcs += pieces.checked_bytes(named[name], file.write)
+            crcs += write_checked(named[name], file.write)
         checksums[:] = crcs
         file.seek(place)
         file.write(checksums.tobytes())

@@ -16,12 +16,10 @@ from typing import Any
 import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError, ReadError
-from packio.index.column import BLOCK, Column, Far, Place, crc32c
+from packio.index.column import BLOCK, Column, Content, Far, Place, crc32c
 from packio.index.columns import OF_FILES, RAGGED
-from packio.index.pieces import Content
 from packio.system import files
-from packio.system.lengths import Length, Status, at_path
-from packio.system.mapping import mapped
+from packio.system.mapping import Length, Status, at_path, mapped
 
 MAX_HEADER = 100_000_000  # bytes, safetensors' own limit
 _MOST_DIMENSIONS = 8  # of a column

@@ -4,14 +4,13 @@ Keys are compared eight bytes at a time, as one number: first the first eight by
 then the next eight of those that are still alike, and so on. So numbers are sorted. That takes
 about 110 bytes of memory a key and a copy of the keys, and half the time of sorting Python's bytes.
 
-Tables of keys that have their orders already are merged range by range: a few of the keys divide
-all keys into ranges of a limited number, and the keys of each range are sorted. So the memory does
-not grow with the number of keys.
+Tables of keys that have their orders already are merged key by key, so that the memory does not
+grow with the number of keys.
 """
 
 from __future__ import annotations
 
-import bisect
+import heapq
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -24,8 +23,7 @@ _WORD = 8  # bytes that are compared at once
 _FIRST_BYTES = np.array([(1 << 64) - (1 << 8 * (_WORD - n)) for n in range(_WORD + 1)], np.uint64)
 
 
-_RANGE = 1 << 19  # keys that are merged at once, about
-_GATHERED = 1 << 16  # keys that are gathered at once
+_ROWS = 1 << 16  # of a piece of a merged order
 
 
 class Keys(NamedTuple):
@@ -35,10 +33,18 @@ class Keys(NamedTuple):
     starts: np.ndarray  # (N+1,) int64, where each begins, and the end of the last
     order: np.ndarray  # (N,) rows in the order of their keys
 
-    def ranked(self, rank: int) -> bytes:
-        """The key of a rank."""
-        row = int(self.order[rank])
-        return self.data[self.starts[row] : self.starts[row + 1]].tobytes()
+    def ranked(self, first: int) -> Iterator[tuple[bytes, int]]:
+        """The keys in their order, each with its row; ``first`` is added to the rows."""
+        before = b""
+        for i in range(0, len(self.order), _ROWS):
+            rows = self.order[i : i + _ROWS].astype(np.int64)
+            begins, ends = self.starts[rows].tolist(), self.starts[rows + 1].tolist()
+            for row, begin, end in zip((rows + first).tolist(), begins, ends, strict=True):
+                key = self.data[begin:end].tobytes()
+                if key < before:
+                    raise _disordered()
+                before = key
+                yield key, row
 
 
 def merged_order(tables: Sequence[Keys]) -> Iterator[np.ndarray]:
@@ -46,26 +52,12 @@ def merged_order(tables: Sequence[Keys]) -> Iterator[np.ndarray]:
 
     Keys that are alike stay in the order of their rows.
     """
-    first = list(itertools.accumulate((len(table.order) for table in tables), initial=0))
     for table in tables:
         _check_order(table)
-    begin = [0] * len(tables)
-    before = b""
-    for upper in [*_splitters(tables, first[-1]), None]:
-        end = [_rank(table, upper) for table in tables]
-        if any(e < b for b, e in zip(begin, end, strict=True)):
-            raise _disordered()
-        parts = [t.order[b:e].astype(np.int64) for t, b, e in zip(tables, begin, end, strict=True)]
-        data, starts = _gathered(tables, parts)
-        order, _ = key_order(data, starts)
-        if len(order):
-            low, high = (data[starts[i] : starts[i + 1]].tobytes() for i in order[[0, -1]].tolist())
-            if low < before or (upper is not None and high >= upper):
-                raise _disordered()
-        moved = [part + base for part, base in zip(parts, first, strict=False)]
-        rows: np.ndarray = np.concatenate(moved)[order]
-        yield rows
-        begin, before = end, upper or b""
+    firsts = itertools.accumulate((len(table.order) for table in tables), initial=0)
+    merged = heapq.merge(*(t.ranked(first) for t, first in zip(tables, firsts, strict=False)))
+    while rows := [row for _, row in itertools.islice(merged, _ROWS)]:
+        yield np.array(rows, np.int64)
 
 
 def _check_order(table: Keys) -> None:
@@ -83,41 +75,6 @@ def _disordered() -> IntegrityError:
     return IntegrityError(
         "the order of the keys in an index is wrong; make it anew: packio reindex"
     )
-
-
-def _splitters(tables: Sequence[Keys], count: int) -> list[bytes]:
-    """Keys that divide all keys into ranges of about `_RANGE` at most."""
-    if count <= _RANGE:
-        return []
-    step = max(1, _RANGE // (4 * len(tables)))
-    found = sorted(t.ranked(rank) for t in tables for rank in range(0, len(t.order), step))
-    chosen = found[2 * len(tables) :: 2 * len(tables)]
-    return [key for key, _ in itertools.groupby(chosen) if key]
-
-
-def _rank(table: Keys, key: bytes | None) -> int:
-    """How many keys of a table come before a key; None: all."""
-    if key is None:
-        return len(table.order)
-    return bisect.bisect_left(range(len(table.order)), key, key=table.ranked)
-
-
-def _gathered(tables: Sequence[Keys], parts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Some rows' keys end to end, and where each begins."""
-    each = [t.starts[rows + 1] - t.starts[rows] for t, rows in zip(tables, parts, strict=True)]
-    starts = np.zeros(sum(map(len, parts)) + 1, np.int64)
-    np.cumsum(np.concatenate(each), out=starts[1:])
-    data = np.empty(int(starts[-1]), np.uint8)
-    filled = 0
-    for table, rows, lengths in zip(tables, parts, each, strict=True):
-        for i in range(0, len(rows), _GATHERED):
-            some = lengths[i : i + _GATHERED]
-            ends = np.cumsum(some)
-            shift = np.repeat(table.starts[rows[i : i + _GATHERED]] - ends + some, some)
-            total = len(shift)
-            data[filled : filled + total] = table.data[shift + np.arange(total)]
-            filled += total
-    return data, starts
 
 
 def key_order(data: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, bool]:

@@ -24,7 +24,8 @@ from packio import __version__, registry
 from packio.errors import OptionError, PackioError
 from packio.formats import Format, Reading
 from packio.index import columns as made
-from packio.index import indexfile, pieces, raw_blocks
+from packio.index import indexfile, raw_blocks
+from packio.index.column import in_pieces
 from packio.index.indexfile import Index
 from packio.packs.buckets import Bucket
 from packio.packs.collecting import NO_LABEL, Collected, LeftOut, folders_of, unique_keys
@@ -32,7 +33,7 @@ from packio.sample.relabelling import Relabelling
 from packio.storage import objects, urls
 from packio.storage.journal import Journal
 from packio.storage.objects import OpenUrl, StreamedObject
-from packio.system.tasks import run_tasks
+from packio.system.pools import run_tasks
 
 _SENT = 1024  # objects that an engine has at a time
 
@@ -205,7 +206,7 @@ def joined(
         tables.append(table)
     remarks = _alike_labels(tables)
     joint = made.joined(made.alike(tables, set().union(*tables), where), [1] * len(tables))
-    columns = {name: pieces.of(column).array() for name, column in joint.items()}
+    columns = {name: in_pieces(column).array() for name, column in joint.items()}
     columns |= unique_keys(_keys(columns))
     label = columns.get("label")
     if not every and label is not None and label.ndim == 1:  # as far as the folders tell them

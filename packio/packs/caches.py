@@ -17,7 +17,8 @@ from typing import NamedTuple
 from packio.errors import CannotCreateError, OptionError
 from packio.index import indexfile
 from packio.storage.disk import SUFFIX as SAMPLES
-from packio.system import cache, locks
+from packio.system import locks
+from packio.system.files import cache_folder
 
 # Folder of the cache → what lies there.
 _KINDS = {
@@ -98,7 +99,7 @@ def clear(listed: Sequence[Cached]) -> list[Cached]:
 
 
 def _in_cache() -> Iterator[Cached]:
-    top = cache.folder()
+    top = cache_folder()
     if not top.is_dir() or top.is_symlink():
         return
     for path in top.iterdir():

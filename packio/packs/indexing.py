@@ -33,8 +33,8 @@ from packio.packs import caches, restoring
 from packio.packs.collecting import Collected, index_metadata, remarks_of
 from packio.packs.querying import selections
 from packio.packs.recognising import Container, added_later, files_of, find
-from packio.system import cache, isolation, locks
-from packio.system.files import check_folder_of
+from packio.system import isolation, locks
+from packio.system.files import cache_folder, check_folder_of
 
 # A container whose library hangs is given up after two minutes, and a second for each megabyte.
 _SECONDS, _SECONDS_A_BYTE = 120, 1e-6
@@ -49,7 +49,7 @@ def cached(path: Path, reading: Reading) -> tuple[Path, Path]:
             f"{path}: no index, and no container that packio knows; a pack was expected; to make "
             f"one of images: packio pack {shlex.quote(str(path))} OUT.lmdb"
         )
-    index = cache.folder("indexes") / f"{_fingerprint(container, reading)}{INDEX_SUFFIX}"
+    index = cache_folder("indexes") / f"{_fingerprint(container, reading)}{INDEX_SUFFIX}"
     caches.make_once(index, path, functools.partial(make, path, container, reading, index))
     return index, container.root
 

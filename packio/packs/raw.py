@@ -25,8 +25,8 @@ from packio.images.geometry import Geometry, RandomCrop
 from packio.index.indexfile import Index, crc32c
 from packio.index.raw_blocks import Checks
 from packio.sample.facts import Facts
-from packio.storage.mapped import MappedFiles
 from packio.storage.store import Store
+from packio.system.mapping import MappedFiles
 
 _ALIKE = ("encoding", "height", "width", "channels", "dtype", "length", "orientation", "flags")
 _STEP_BYTES = 2 << 20  # of images that are cropped at a time; they should stay in the cache

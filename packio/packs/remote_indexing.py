@@ -23,7 +23,8 @@ from packio.packs.collecting import LeftOut, index_metadata, remarks_of
 from packio.storage import stores, urls
 from packio.storage.journal import Journal
 from packio.storage.urls import Url
-from packio.system import cache, files, locks
+from packio.system import files, locks
+from packio.system.files import cache_folder
 from packio.system.pools import ThreadPool
 
 _REQUESTS = 16  # of all workers, ahead of what is read
@@ -41,7 +42,7 @@ def reindex(
     _try_out(place, url)
     workers = min(num_workers, len(bucket.facts))
     work = Work(bucket, reading, seek_points, max(1, _REQUESTS // workers))
-    folder = cache.folder("reindex", work.name())
+    folder = cache_folder("reindex", work.name())
     folder.mkdir(parents=True, exist_ok=True)
     with locks.file_lock(folder.with_suffix(".lock")):
         journal = Journal(folder)

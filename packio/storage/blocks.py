@@ -40,9 +40,8 @@ from packio.storage import stores
 from packio.storage.store import Facts
 from packio.storage.urls import Url
 from packio.system.files import temporary_name
-from packio.system.lengths import Length, Status
 from packio.system.locks import ForkSafeLock, bytes_locked, file_lock
-from packio.system.mapping import mapped
+from packio.system.mapping import Length, Status, mapped
 from packio.system.pools import ThreadPool
 
 _HEAD = 64 << 10  # bytes that are asked for first: most headers fit in

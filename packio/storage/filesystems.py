@@ -18,8 +18,7 @@ from pathlib import Path
 from packio.errors import PackioError
 from packio.index import indexfile
 from packio.index.indexfile import INDEX_SUFFIX, Index
-from packio.system import cache
-from packio.system.files import temporary_name
+from packio.system.files import cache_folder, temporary_name
 
 _KINDS = frozenset({
     "9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "fhgfs", "gfs2", "glusterfs", "gpfs",
@@ -78,12 +77,12 @@ def advice(out: Path, container: str) -> str | None:
 def nearby(index: Path) -> Path | None:
     """Copy an index into the user's cache, unless the copy is there; None if no copy is needed."""
     try:
-        if not is_far(index) or is_far(cache.folder()):
+        if not is_far(index) or is_far(cache_folder()):
             return None
         status = index.stat()
         name = f"{os.path.realpath(index)}\0{status.st_size} {status.st_mtime_ns} {status.st_ino}"
         digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()
-        copy = cache.folder("near") / f"{digest}{INDEX_SUFFIX}"
+        copy = cache_folder("near") / f"{digest}{INDEX_SUFFIX}"
         if not indexfile.is_whole(copy):
             store_index(copy, lambda temporary: shutil.copyfile(index, temporary))
     except (OSError, PackioError):  # no room, or a damaged index, which opening it will tell

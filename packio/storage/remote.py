@@ -17,7 +17,7 @@ from packio.storage import filesystems, stores, urls
 from packio.storage.blocks import CachedIndex
 from packio.storage.store import Facts
 from packio.storage.urls import Url
-from packio.system import cache
+from packio.system.files import cache_folder
 
 # Bytes of an index that is copied whole: half a second over 1 Gbit/s. A column of such an index has
 # so few blocks that a batch of random samples would need nearly all of them anyway.
@@ -78,7 +78,7 @@ def cached_index(url: Url, found: Facts) -> Path:
     looked at the source.
     """
     name = hashlib.sha256(os.fsencode(f"{os.fspath(url)}\0{found.version}"))
-    return cache.folder("remote") / f"{name.hexdigest()}{INDEX_SUFFIX}"
+    return cache_folder("remote") / f"{name.hexdigest()}{INDEX_SUFFIX}"
 
 
 def opened(index: Path) -> Index:

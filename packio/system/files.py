@@ -224,3 +224,17 @@ def byte_count(text: str) -> int:
         raise OptionError(f"{text!r}: expected a size in bytes, as 256MB or 1GiB")
     number, prefix, binary = match.groups()
     return int(float(number) * (1024 if binary else 1000) ** " KMGT".index(prefix.upper() or " "))
+
+
+def cache_folder(*names: str) -> Path:
+    """Path of a folder in the user's cache, or of the cache itself; it need not exist yet.
+
+    It is ``$PACKIO_CACHE_DIR``, or ``packio`` in ``$XDG_CACHE_HOME`` or ``~/.cache``. packio can
+    make all in it again.
+    """
+    own = os.environ.get("PACKIO_CACHE_DIR")
+    if own:
+        return Path(own, *names)
+    return Path(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "packio", *names
+    )

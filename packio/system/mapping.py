@@ -1,17 +1,31 @@
-"""Files mapped into memory without a descriptor that stays open, as Python's own mmap keeps one."""
+"""Files mapped into memory: without a descriptor that stays open, and guarded against truncation.
+
+Reading beyond the end of a mapped file kills the process: the kernel answers by SIGBUS, which
+Python cannot turn into an error. And a file that somebody writes over, as ``cp`` does, shows other
+bytes than those that were compared with checksums. So the system is asked for the length and the
+times of a mapped file before it is read. What is left: a file that changes within the microseconds
+between asking and reading, or shrinks while a batch of raw pixels is made; times that a network's
+file system tells late; and a page that the disk or the server cannot deliver.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import mmap
 import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from packio.errors import IntegrityError
+
 _FIXED = 0x10  # MAP_FIXED of Linux and macOS: exactly there
 _FAILED = ctypes.c_void_p(-1).value
+_MOST_OPEN = 4  # files that stay open; others are asked for by their paths
 
 
 def reserved(size: int) -> np.ndarray:
@@ -45,3 +59,109 @@ def _libc() -> Any:
     libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *numbers)
     libc.mmap.restype = ctypes.c_void_p
     return libc
+
+
+class Length:
+    """The length that a mapped file has to keep, and what of it has been checked.
+
+    Args:
+        status: Tells the length and the times that the file has now; None: it is out of reach.
+        is_ours: Whether packio itself writes to the file: its times do not matter.
+
+    Attributes:
+        marks: Say what has been compared with checksums. All become zeros once the file's times
+            have changed; so nothing is believed any longer.
+    """
+
+    __slots__ = ("_is_ours", "_length", "_path", "_remedy", "_status", "_times", "marks")
+
+    def __init__(
+        self, path: Path, length: int, status: Callable[[], os.stat_result | None],
+        remedy: str = "restore the file, or pack again", *, is_ours: bool = False,
+    ) -> None:  # fmt: skip
+        self._path, self._length, self._status, self._remedy = path, length, status, remedy
+        self._is_ours = is_ours
+        self.marks: list[bytearray | memoryview] = []
+        now = status()
+        self._times = now and (now.st_mtime_ns, now.st_ctime_ns)
+
+    def check(self) -> None:
+        """Check that the file has not shrunk, and forget what was checked if it was written to.
+
+        Takes 1.5 to 3 µs.
+        """
+        if (now := self._status()) is None:
+            return
+        if now.st_size < self._length:
+            raise IntegrityError(
+                f"{self._path}: {now.st_size} bytes, {self._length} when it was opened; it was "
+                f"truncated while it was open: {self._remedy}"
+            )
+        times = now.st_mtime_ns, now.st_ctime_ns
+        if times != self._times and not self._is_ours:
+            for mark in self.marks:
+                mark[:] = bytes(len(mark))
+            self._times = times
+
+
+class Status:
+    """Asks the system for an open file; a descriptor stays open until nobody can ask any more."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = os.dup(descriptor)
+
+    def __call__(self) -> os.stat_result:
+        return os.fstat(self._descriptor)
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        close(self._descriptor)  # at the end of Python the module os may be gone
+
+
+def at_path(path: Path, inode: tuple[int, int]) -> Callable[[], os.stat_result | None]:
+    """Ask the system for a file by its path; see `Length`.
+
+    If another file is at the path, or none, nobody can find the mapped file to change it.
+    """
+    absolute = os.path.abspath(path)  # a later chdir changes nothing
+
+    def status() -> os.stat_result | None:
+        try:
+            found = os.stat(absolute)
+        except OSError:
+            return None
+        return found if (found.st_dev, found.st_ino) == inode else None
+
+    return status
+
+
+class MappedFiles:
+    """Files mapped read-only; only pages that are touched are read. Forked processes share them.
+
+    Python's own mmap would keep a descriptor of every file open, and choose the addresses. Here at
+    most 4 stay open.
+    """
+
+    def __init__(self, paths: Sequence[Path], sizes: Sequence[int]) -> None:
+        page = mmap.PAGESIZE
+        ends = list(itertools.accumulate(-(-size // page) * page for size in sizes))
+        self.starts: np.ndarray = np.array([0, *ends[:-1]], np.int64)
+        self._taken = reserved(ends[-1])
+        begin, count = self._taken.ctypes.data, len(self._taken)
+        self.lengths: list[Length] = []
+        for path, size, start in zip(paths, sizes, self.starts.tolist(), strict=True):
+            self._add(path, size, begin + start)
+        self.bytes: np.ndarray = np.ctypeslib.as_array((ctypes.c_ubyte * count).from_address(begin))
+
+    def _add(self, path: Path, size: int, address: int) -> None:
+        """Map a file at an address, over the mapping that is there."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            status = os.fstat(descriptor)
+            if status.st_size != size:  # reading beyond the end is a signal, not an error
+                raise OSError(f"{path}: its size is not {size} any more")
+            map_at(descriptor, size, address)
+            few, inode = len(self.lengths) < _MOST_OPEN, (status.st_dev, status.st_ino)
+            now = Status(descriptor) if few else at_path(path, inode)
+            self.lengths.append(Length(path, size, now))
+        finally:
+            os.close(descriptor)

@@ -1,24 +1,36 @@
-"""Pools of threads that raise an error if there is no memory for a thread, instead of hanging."""
+"""Pools of threads, and the loop that waits for tasks of any pool.
+
+The pools raise an error if there is no memory for a thread, instead of hanging.
+"""
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import (
+    FIRST_COMPLETED,
+    Executor,
     Future,
     ThreadPoolExecutor,  # noqa: TID251 (this is where it is made safe)
+    wait,
 )
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
+from packio.errors import WorkerDiedError
 from packio.system import interrupts, memory
+from packio.system.progress import PROGRESS_SECONDS
+
+ATTEMPTS = 3  # at a task whose worker dies
 
 _STEP = 0.1  # seconds between two looks whether Ctrl-C has come
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _Item = TypeVar("_Item")
+_Task = TypeVar("_Task", bound=tuple[Any, ...])
 
 
 class ThreadPool(ThreadPoolExecutor):
@@ -137,3 +149,40 @@ def _call(future: Future[_T], fn: Callable[_P, _T], /, *args: _P.args, **kwargs:
         future.set_exception(error)
     else:
         future.set_result(result)
+
+
+def run_tasks(
+    engine: Executor, function: Callable[..., Any], tasks: Iterable[_Task],
+    took: Callable[[_Task, Future[Any]], object], *, most: int | None = None,
+    attempts: int = ATTEMPTS, step: Callable[[], object] = bool, stop: Callable[[], object] = bool,
+) -> None:  # fmt: skip
+    """Call a function with the arguments of each task on an engine; the first error ends all.
+
+    `took` gets a task and its future, in this thread, in the order in which tasks end; the future
+    has a `WorkerDiedError` if a worker died at each attempt. At most `most` tasks are with the
+    engine at a time. `step` is called about ten times a second, `stop` at an error: it asks tasks
+    that run to leave the rest.
+    """
+    waiting = zip(tasks, itertools.repeat(1))
+    running: dict[Future[Any], tuple[_Task, int]] = {}
+    try:
+        while True:
+            room = None if most is None else max(0, most - len(running))
+            for task, attempt in itertools.islice(waiting, room):
+                running[engine.submit(function, *task)] = task, attempt
+            if not running:
+                return
+            with interrupts.deferred():  # Python leaves locks locked when Ctrl-C ends a wait
+                ended, _ = wait(running, PROGRESS_SECONDS, FIRST_COMPLETED)
+            for future in ended:
+                task, attempt = running.pop(future)
+                if attempt < attempts and isinstance(future.exception(), WorkerDiedError):
+                    running[engine.submit(function, *task)] = task, attempt + 1
+                else:
+                    took(task, future)
+            step()
+    except BaseException:
+        stop()
+        for future in running:
+            future.cancel()
+        raise

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from packio.index import column, columns, indexfile, layout, pieces
+from packio.index import column, columns, indexfile, layout
+from packio.index.column import Pieces
 from packio.index.indexfile import Index
-from packio.index.pieces import Pieces
 
 if TYPE_CHECKING:
     import pathlib
@@ -42,9 +42,9 @@ def _table(keys: list[bytes], seed: int, names: list[str]) -> dict[str, np.ndarr
 def test_joined_columns_are_written_as_whole_arrays_are(
     tmp_path: pathlib.Path, rows: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (pieces, column, indexfile, layout):
+    for module in (column, indexfile, layout):
         monkeypatch.setattr(module, "BLOCK", block)
-    monkeypatch.setattr(pieces, "_ROWS", rows)
+    monkeypatch.setattr(column, "_ROWS", rows)
     edges = [0, 3, 3, 400, 1000]  # one of the tables is empty
     tables = [_table(KEYS[a:b], a, [f"{a}.a", f"{a}.b"]) for a, b in itertools.pairwise(edges)]
     joined = columns.joined(tables, [2] * len(tables))

@@ -23,7 +23,7 @@ from packio.images.frames import Frame
 from packio.images.geometry import Geometry
 from packio.index import raw_blocks
 from packio.packs import raw
-from packio.storage.mapped import MappedFiles
+from packio.system.mapping import MappedFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,8 +12,9 @@ import leftovers
 import pytest
 
 from packio.errors import IntegrityError
-from packio.storage import local, mapped
+from packio.storage import local
 from packio.storage.local import LocalStore
+from packio.system import mapping
 
 
 def _reads(files: LocalStore) -> None:
@@ -53,7 +54,7 @@ def test_a_file_truncated_while_it_is_open_is_an_error(tmp_path: pathlib.Path) -
         files.read(0, 0, 4)
 
 
-@pytest.mark.parametrize("module", [local, mapped])
+@pytest.mark.parametrize("module", [local, mapping])
 def test_files_are_closed_when_python_has_let_go_of_its_modules(
     module: ModuleType, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,7 +65,7 @@ def test_files_are_closed_when_python_has_let_go_of_its_modules(
         held = LocalStore(tmp_path, ["x"], [4])
         held.read(0, 0, 4)
     else:
-        held = mapped.MappedFiles([tmp_path / "x"], [4])
+        held = mapping.MappedFiles([tmp_path / "x"], [4])
     with monkeypatch.context() as gone:
         gone.setattr(module, "os", None)
         del held

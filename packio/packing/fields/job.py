@@ -47,9 +47,8 @@ from packio.storage.journal import Journal
 from packio.storage.workshop import Workshop
 from packio.system import locks
 from packio.system.files import remove
-from packio.system.pools import ThreadPool
+from packio.system.pools import ThreadPool, run_tasks
 from packio.system.progress import PROGRESS_SECONDS, Progress, ProgressCallback
-from packio.system.tasks import run_tasks
 
 SUFFIX = ".packio-add"  # of the workshop: it does not bar readers
 _TASKS = 4  # of each worker, at least: workers end at about the same time

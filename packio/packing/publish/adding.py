@@ -13,7 +13,7 @@ from packio import registry
 from packio.errors import OptionError
 from packio.index import columns as made
 from packio.index import indexfile
-from packio.index.pieces import Content
+from packio.index.column import Content
 from packio.packing.plan.growth import Growth
 from packio.packing.publish import assembly
 from packio.packs import opening

@@ -15,9 +15,9 @@ from packio.formats import Format
 from packio.images.encodings import DTYPES
 from packio.index import columns as made
 from packio.index import indexfile, raw_blocks
+from packio.index.column import Content
 from packio.index.indexfile import Index
 from packio.index.metadata import origins_of
-from packio.index.pieces import Content
 from packio.packing.images import encode
 from packio.packing.images.levels import Levels
 from packio.packing.plan.planning import Plan

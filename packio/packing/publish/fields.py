@@ -16,10 +16,10 @@ from packio.errors import OutputExistsError
 from packio.formats import added_shard
 from packio.index import columns as made
 from packio.index import indexfile
+from packio.index.column import Content
 from packio.index.columns import OF_FILES
 from packio.index.indexfile import Index
 from packio.index.metadata import ORIGINS, origins_of
-from packio.index.pieces import Content
 from packio.packing.publish import assembly
 from packio.packing.run import stat_cache
 from packio.packs import opening

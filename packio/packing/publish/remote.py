@@ -22,7 +22,8 @@ from packio.packing.report import SKIPPED_SUFFIX, PackReport, Skip
 from packio.packs import opening
 from packio.storage import remote, stores, urls, workshop
 from packio.storage.urls import Url
-from packio.system import cache, files
+from packio.system import files
+from packio.system.files import cache_folder
 
 
 def pack_to(
@@ -50,7 +51,7 @@ def _built_and_uploaded(
     url: Url, make: Callable[[Path], PackReport], *, resume: bool, overwrite: bool
 ) -> PackReport:
     """Build a pack in the user's cache, or go on with one that an earlier run began; upload it."""
-    place = cache.folder("uploads", hashlib.sha256(os.fsencode(url)).hexdigest())
+    place = cache_folder("uploads", hashlib.sha256(os.fsencode(url)).hexdigest())
     place.parent.mkdir(parents=True, exist_ok=True)
     staged = place / url.name
     with ExitStack() as stack:

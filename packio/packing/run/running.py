@@ -33,8 +33,8 @@ from packio.storage import journal as journals
 from packio.storage import workshop
 from packio.storage.journal import Journal
 from packio.system import files
+from packio.system.pools import ATTEMPTS, run_tasks
 from packio.system.progress import PROGRESS_SECONDS, Progress, ProgressCallback
-from packio.system.tasks import ATTEMPTS, run_tasks
 
 _SHOWN = 10  # bad images that an error message lists
 _PART = f"{journals.PART}{{}}-of-{{}}"  # a note in the journal: this part was begun

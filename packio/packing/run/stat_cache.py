@@ -21,7 +21,8 @@ from contextlib import suppress
 import numpy as np
 
 from packio.sources import Listing
-from packio.system import cache, files
+from packio.system import files
+from packio.system.files import cache_folder
 
 COLUMN = "seen"  # of the index of a shard, while its pack is built
 UNKNOWN = 0  # the fingerprint of a sample that has to be read
@@ -61,7 +62,7 @@ def save(digest: str, found: np.ndarray | None) -> None:
     """Note the fingerprints of the samples of a pack, in the order of its rows."""
     if found is None or not found.any():
         return
-    path = cache.folder("seen", f"{digest}.npy")
+    path = cache_folder("seen", f"{digest}.npy")
     with suppress(OSError):  # a cache that cannot be written costs a later run time, no more
         path.parent.mkdir(parents=True, exist_ok=True)
         with files.replacing(path) as file:
@@ -71,7 +72,7 @@ def save(digest: str, found: np.ndarray | None) -> None:
 def load(digest: str, samples: int) -> np.ndarray:
     """Fingerprints of the samples of a pack, (samples,) int64, as far as they are noted."""
     with suppress(OSError, ValueError, EOFError):
-        found = np.load(cache.folder("seen", f"{digest}.npy"), allow_pickle=False)
+        found = np.load(cache_folder("seen", f"{digest}.npy"), allow_pickle=False)
         if isinstance(found, np.ndarray) and found.shape == (samples,) and found.dtype == np.int64:
             return found
     return np.full(samples, UNKNOWN, np.int64)

@@ -19,16 +19,16 @@ import numpy as np
 from packio import __version__
 from packio.errors import IntegrityError, KeyNotFoundError, NotAPackError, OptionError
 from packio.index import columns as made
-from packio.index import indexfile, pieces
+from packio.index import indexfile
+from packio.index.column import Content, in_pieces
 from packio.index.columns import OF_FILES, RAGGED
 from packio.index.indexfile import INDEX_SUFFIX, Index
-from packio.index.pieces import Content
 from packio.index.raw_blocks import COLUMN as RAW_BLOCKS
 from packio.packs import caches, locating
 from packio.packs.querying import keys, selections
 from packio.packs.querying.selections import MARK, SOURCE_COLUMN, Selection
 from packio.storage import remote
-from packio.system import cache
+from packio.system.files import cache_folder
 
 # Metadata of a pack that are not true of some of its samples, or that only a manifest has.
 _OF_THE_WHOLE = ("plan", "merged", "statistics", "columns", "remarks", "left_out")
@@ -62,7 +62,7 @@ def located(path: Path, pack: Path | None = None, *, by_key: bool = False) -> tu
     name = str(whole) if pack is not None else selection.pack
     asked = f"{__version__}\0{selection.digest}\0{index.digest}\0{by_key}\0{name}"
     digest = hashlib.sha256(asked.encode("utf-8", "surrogateescape")).hexdigest()
-    place = cache.folder("selections") / f"{digest}{INDEX_SUFFIX}"
+    place = cache_folder("selections") / f"{digest}{INDEX_SUFFIX}"
     write = functools.partial(_write, place, selection, index, whole, name, by_key=by_key)
     return caches.make_once(place, path, write), root
 
@@ -147,7 +147,7 @@ def _columns(index: Index, positions: np.ndarray) -> dict[str, Content]:
             continue
         elif column.shape[0] == len(index):
             result[name] = selections.gather(index, name, positions)
-    data, starts = (pieces.of(result[n]).array() for n in ("key_data", "key_offsets"))
+    data, starts = (in_pieces(result[n]).array() for n in ("key_data", "key_offsets"))
     ordered, all_differ = made.of_joined_keys(data, starts)
     if not all_differ:
         raise IntegrityError(f"{index.path}: has a key twice; make it anew: packio reindex")

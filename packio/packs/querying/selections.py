@@ -43,12 +43,12 @@ from packio.errors import (
     VersionError,
 )
 from packio.index import indexfile, layout
-from packio.index.column import Column
+from packio.index.column import Column, Pieces
 from packio.index.columns import RAGGED
 from packio.index.indexfile import Index
-from packio.index.pieces import Pieces
 from packio.storage import urls
-from packio.system import cache, files
+from packio.system import files
+from packio.system.files import cache_folder
 
 VERSION = 1
 MARK = "selection"  # in the metadata of a selection, and of the index that is made of it
@@ -222,14 +222,14 @@ def write(
         raise CannotCreateError(f"{out}: {error.strerror or error}") from error
     if urls.of(pack) is not None:
         with contextlib.suppress(OSError):
-            cache.folder("selections").mkdir(parents=True, exist_ok=True)
+            cache_folder("selections").mkdir(parents=True, exist_ok=True)
             _mark_of_own(digest).touch()
     return digest
 
 
 def _mark_of_own(digest: str) -> Path:
     """File that tells that a selection of a pack at a URL was made here."""
-    return cache.folder("selections") / f"{digest}.made-here"
+    return cache_folder("selections") / f"{digest}.made-here"
 
 
 def _pack_from(folder: Path, name: str) -> Path:

@@ -26,7 +26,7 @@ from packio.images.geometry import Geometry
 from packio.packs import local_copy as copies
 from packio.packs import opening
 from packio.packs.rows import Row
-from packio.storage.ram import RamCache
+from packio.storage.sample_cache import RamCache
 from packio.system import signatures, workers
 
 Self = TypeVar("Self", bound="PackDataset")

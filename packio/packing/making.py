@@ -22,7 +22,8 @@ from packio.packing.report import PackReport, make_listing_callback
 from packio.packing.run import sameness
 from packio.packing.run.running import Means, Run, check_journal, journal_of
 from packio.packs import opening
-from packio.storage import filesystems, urls, workshop
+from packio.storage import urls, workshop
+from packio.storage.remote import advise_on_place
 from packio.system import locks
 from packio.system.files import absolute
 from packio.system.progress import ProgressCallback
@@ -157,7 +158,7 @@ def pack(
         report = remote.pack_to(url, plan, is_made, began, make, resume=resume, overwrite=overwrite)
     else:
         report = make(out, overwrite=overwrite)
-        if (advice := filesystems.advice(out, plan.format)) is not None:
+        if (advice := advise_on_place(out, plan.format)) is not None:
             report = dataclasses.replace(report, warnings=(*report.warnings, advice))
     return report
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from packio.errors import CannotCreateError, OptionError
 from packio.index import indexfile
-from packio.storage.disk import SUFFIX as SAMPLES
+from packio.storage.sample_cache import SUFFIX as SAMPLES
 from packio.system import locks
 from packio.system.files import cache_folder
 

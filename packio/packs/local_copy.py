@@ -8,7 +8,7 @@ A dataset takes the folder as ``local_copy="$TMPDIR"``. In that folder::
             files/…             as the index names them
         DIGEST.part/            an unfinished copy
         DIGEST.lock             a file that the process making the copy locks; it names the process
-        DIGEST.samples          samples kept under ``local_bytes=``: see packio.storage.disk
+        DIGEST.samples          samples kept under ``local_bytes=``: see storage.sample_cache
 
 DIGEST is the digest of the index, so a changed pack gets a new copy. packio removes unfinished
 copies only. A folder that belongs to a job, as a scheduler's $TMPDIR, goes away with the job.
@@ -32,7 +32,7 @@ from packio.errors import CannotCreateError, IntegrityError, LockedError, Option
 from packio.index import indexfile
 from packio.index.indexfile import INDEX_NAME, Index
 from packio.packs.opening import Pack
-from packio.storage import disk
+from packio.storage import sample_cache
 from packio.storage.local import FolderStore, path_problem
 from packio.system import locks
 from packio.system.files import free_bytes
@@ -93,7 +93,9 @@ def _keep(pack: Pack, home: Path, room: int) -> None:
     """Let a pack keep the samples that it reads; a whole copy, or mapped pixels, need no cache."""
     if pack.raw_rows is not None:
         return
-    pack.ram = disk.opened(home, pack.digest, len(pack), len(pack.fields), room, str(pack.path))
+    pack.ram = sample_cache.open_disk_cache(
+        home, pack.digest, len(pack), len(pack.fields), room, str(pack.path)
+    )
     if pack.ram is None:
         warnings.warn(
             f"{home}: no room to keep samples of {pack.path} ({free_bytes(home):,} bytes are "

@@ -23,7 +23,7 @@ from packio.sample import levels
 from packio.sample.fields import PIXELS
 from packio.sample.packed import Sample, build_sample
 from packio.sample.record import IMAGE, MASK, Field, Record
-from packio.storage import ram, remote, urls
+from packio.storage import remote, sample_cache, urls
 from packio.storage.local import LocalStore
 from packio.storage.store import Store
 from packio.system.caching import cached_property
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from packio.packs.raw import RawRows
-    from packio.storage.ram import RamCache
+    from packio.storage.sample_cache import RamCache
     from packio.storage.store import Range
 
 
@@ -226,7 +226,7 @@ class Pack(PackTable, Sequence[Sample]):
             OutputError: the system gives no memory for the cache.
         """
         if self.raw_rows is None:
-            self.ram = ram.shared(self.digest, len(self), len(self.fields), room)
+            self.ram = sample_cache.share_cache(self.digest, len(self), len(self.fields), room)
 
     def read(self, row: Row, name: str = IMAGE, *, check: bool = True) -> bytes:
         """Read the encoded bytes of a sample.

@@ -26,9 +26,8 @@ from urllib.parse import unquote
 from packio import registry
 from packio.errors import IntegrityError, ReadError
 from packio.storage import urls
-from packio.storage.flight import CONNECTIONS
 from packio.storage.fsspec_store import FsspecStore
-from packio.storage.remote_store import RemoteStore
+from packio.storage.remote_store import CONNECTIONS, RemoteStore
 from packio.storage.store import Facts
 from packio.storage.urls import Url
 

@@ -1,19 +1,155 @@
-"""What the stores of files at URLs have in common: bounds, checks, and ranges in flight."""
+"""What the stores of files at URLs have in common: bounds, checks, and ranges in flight.
+
+Reading from an object store takes a round trip of 10 to 100 ms a request, and a store answers many
+requests at a time. A dataset that knows its next batches therefore tells their ranges
+(`Flight.expect`) before it asks for the bytes of its current batch (`Flight.taken`). Ranges that
+lie close to each other are joined into one request. Bytes that are expected, but not taken yet, are
+limited in number.
+"""
 
 from __future__ import annotations
 
 import abc
 import contextlib
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, NamedTuple
 
 from packio.errors import IntegrityError, ReadError
 from packio.storage import urls
-from packio.storage.flight import Flight, Landing
 from packio.storage.store import Facts, Range, Store, warn_of_missing
 from packio.storage.urls import Url
+from packio.system import interrupts
+from packio.system.locks import ForkSafeLock
+from packio.system.pools import DaemonPool
 
 _FEW = 4  # files whose sizes are asked for one by one; of more files, the folder is listed
+_GAP, _PIECE = 64 << 10, 8 << 20  # bytes: gap between ranges read as one, and length of such a read
+_MOST = 256 << 20  # bytes of one pack that are expected and not taken
+CONNECTIONS = 64  # at once, of one process
+
+
+class Piece(NamedTuple):
+    """Ranges of one file that are read by one request."""
+
+    file: int
+    start: int
+    stop: int
+    ranges: list[Range]
+
+
+def pieces(ranges: Iterable[Range]) -> list[Piece]:
+    """Join ranges that are close to each other; in the order of files and offsets."""
+    found: list[Piece] = []
+    for file, offset, length in sorted(set(ranges)):
+        piece = Piece(file, offset, offset + length, [])
+        if found and (last := found[-1]).file == file and offset <= last.stop + _GAP:
+            joined = last._replace(stop=max(last.stop, piece.stop))
+            if joined.stop - joined.start <= _PIECE:
+                piece = joined
+                found.pop()
+        piece.ranges.append((file, offset, length))
+        found.append(piece)
+    return found
+
+
+class Landing:
+    """A piece that was asked for, or is there already."""
+
+    def __init__(self, piece: Piece, body: Future[bytes]) -> None:
+        self._start, self._body, self.left = piece.start, body, len(piece.ranges)
+        self.is_needed = False
+        self.length: int = piece.stop - piece.start
+
+    def part(self, offset: int, length: int) -> bytes:
+        """Wait for the bytes of a range of the piece."""
+        data, first = interrupts.result(self._body), offset - self._start
+        return data if length == len(data) else data[first : first + length]
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the bytes did not come."""
+        return self._body.done() and (self._body.cancelled() or self._body.exception() is not None)
+
+    def cancel(self) -> None:
+        """Do not ask for the piece, unless it has been asked for."""
+        self._body.cancel()
+
+
+class Flight:
+    """The ranges of one pack that this process has asked for. Safe in threads and after fork."""
+
+    def __init__(self, fetch: Callable[[int, int, int], bytes]) -> None:
+        self._fetch, self._lock = fetch, ForkSafeLock()
+        self._process, self._bytes = os.getpid(), 0
+        self._coming: dict[Range, Landing] = {}
+
+    def expect(self, ranges: Iterable[Range]) -> None:
+        """Ask for ranges that will be taken later, as far as the limit allows."""
+        with self._lock:
+            self._settle()
+            for piece in pieces(r for r in ranges if r not in self._coming):
+                if self._bytes + piece.stop - piece.start > _MOST:
+                    return
+                landing = self._asked(piece)
+                self._bytes += landing.length
+                self._coming.update(dict.fromkeys(piece.ranges, landing))
+
+    def taken(self, ranges: Sequence[Range]) -> Mapping[Range, Landing]:
+        """Hand out ranges; those that nobody expected are asked for now.
+
+        So are those that have failed: what kept a store busy may be over.
+        """
+        with self._lock:
+            self._settle()
+            expected = {r: landing for r in set(ranges) if (landing := self._out(r)) is not None}
+            found = {r: landing for r, landing in expected.items() if not landing.has_failed}
+            for landing in found.values():
+                landing.is_needed = True
+            for piece in pieces(r for r in ranges if r not in found):
+                found.update(dict.fromkeys(piece.ranges, self._asked(piece)))
+            return found
+
+    def drop(self, ranges: Iterable[Range] | None = None) -> None:
+        """Forget ranges that were expected; None: all."""
+        with self._lock:
+            self._settle()
+            for some in list(self._coming) if ranges is None else ranges:
+                landing = self._out(some)
+                if landing is not None and not landing.left and not landing.is_needed:
+                    landing.cancel()
+
+    def _settle(self) -> None:
+        """Forget what the parent has asked for, in a forked process."""
+        if self._process != os.getpid():
+            self._process, self._bytes, self._coming = os.getpid(), 0, {}
+
+    def _out(self, wanted: Range) -> Landing | None:
+        """Take a range from those that are expected."""
+        landing = self._coming.pop(wanted, None)
+        if landing is not None:
+            landing.left -= 1
+            self._bytes -= 0 if landing.left else landing.length
+        return landing
+
+    def _asked(self, piece: Piece) -> Landing:
+        body = _pool().submit(self._fetch, piece.file, piece.start, piece.stop)
+        return Landing(piece, body)
+
+
+_pools: dict[int, DaemonPool] = {}  # by process: a forked one has no threads of its parent's
+_making = ForkSafeLock()
+
+
+def _pool() -> DaemonPool:
+    """The threads that ask, of this process, for all packs."""
+    process = os.getpid()
+    with _making:
+        if process not in _pools:
+            _pools.clear()
+            _pools[process] = DaemonPool(CONNECTIONS, "packio-request")
+        return _pools[process]
 
 
 class RemoteStore(Store):

@@ -223,7 +223,9 @@ def test_torchs_own_loader_asks_once_for_each_sample_of_each_epoch(
     workers: int, method: str | None, stays: bool, url: str, web: RangeServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(packio.storage.flight, "_GAP", 0)  # a request a sample; not if spawned
+    monkeypatch.setattr(
+        packio.storage.remote_store, "_GAP", 0
+    )  # a request a sample; not if spawned
     ds = packio.PackDataset(url, crop=packio.CenterCrop(32), seed=3)
     loader = DataLoader(
         ds, 4, sampler=packio.ShuffleSampler(ds, 1), num_workers=workers, persistent_workers=stays,
@@ -242,7 +244,7 @@ def test_torchs_own_loader_asks_once_for_each_sample_of_each_epoch(
 def test_the_next_batch_is_on_its_way_before_the_first_is_there(
     url: str, web: RangeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packio.storage.flight, "_GAP", 0)
+    monkeypatch.setattr(packio.storage.remote_store, "_GAP", 0)
     ds = packio.PackDataset(url, crop=packio.CenterCrop(32))
     together = threading.Barrier(8)  # two batches of 4
 
@@ -292,7 +294,7 @@ def test_what_is_wrong_with_a_guess_is_not_told_before_its_batch(
     url: str, web: RangeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packio.storage.urls, "_WAITS", (0.01,))
-    monkeypatch.setattr(packio.storage.flight, "_GAP", 0)
+    monkeypatch.setattr(packio.storage.remote_store, "_GAP", 0)
     ds = packio.PackDataset(url, crop=packio.CenterCrop(32))
     order = list(packio.ShuffleSampler(25, 1))
     bad = ds.pack.row(order[5]).offset  # of the second batch

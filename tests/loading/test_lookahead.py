@@ -164,7 +164,7 @@ def test_a_sample_that_does_not_come_is_replaced_or_told(
 ) -> None:
     monkeypatch.setattr(packio.storage.urls, "_WAITS", (0.01,))
     order = [24, 0, 12]  # far from each other: a request each
-    monkeypatch.setattr(packio.storage.flight, "_GAP", 0)
+    monkeypatch.setattr(packio.storage.remote_store, "_GAP", 0)
     ds = packio.PackDataset(url, crop=packio.CenterCrop(32))
     row = ds.pack.row(0)
     web.fault = lambda _, span: "500" if span[0] == row.offset else None

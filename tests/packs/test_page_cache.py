@@ -15,7 +15,7 @@ import pytest
 import packio
 from packio.errors import OptionError
 from packio.packs import page_cache
-from packio.storage import filesystems
+from packio.storage import remote
 from packio.system import memory
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def pack(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A tar of 24 MB, in pieces of 8 MiB three and a bit."""
     folder = tmp_path_factory.mktemp("packs")
-    if filesystems.kind(folder) in ("tmpfs", "ramfs"):
+    if remote.file_system(folder) in ("tmpfs", "ramfs"):
         pytest.skip("the folder for tests is in memory itself")
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (24, 512, 683, 3), np.uint8)

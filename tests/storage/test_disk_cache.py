@@ -17,7 +17,7 @@ import torch
 
 import packio
 from packio.errors import OptionError
-from packio.storage import disk, ram
+from packio.storage import sample_cache
 
 if TYPE_CHECKING:
     import pathlib
@@ -44,8 +44,8 @@ def _dataset(path: object, near: Any, size: int = 1 << 30, **options: Any) -> pa
     return packio.PackDataset(str(path), local_copy=near, local_bytes=size, **given)
 
 
-def _kept(ds: packio.PackDataset) -> ram.RamCache:
-    assert isinstance(ds.ram, disk.DiskCache)
+def _kept(ds: packio.PackDataset) -> sample_cache.RamCache:
+    assert isinstance(ds.ram, sample_cache.DiskCache)
     return ds.ram
 
 
@@ -123,7 +123,7 @@ def test_damage_is_read_again(pack: pathlib.Path, tmp_path: pathlib.Path) -> Non
     ds = _dataset(pack, tmp_path / "near")
     expected = _all(ds)
     (path,) = (tmp_path / "near").glob("*/*.samples")
-    table = ram.table_bytes(25, 1)
+    table = sample_cache.table_bytes(25, 1)
     for at, what in (
         (table + 100, b"\xff" * 5000),  # bytes
         (table - 8, b"\xff" * 8),  # the length of the last sample
@@ -196,7 +196,7 @@ def test_a_full_disk_keeps_less_and_reads_on(
 def test_without_room_for_its_table_it_is_told_and_read_on(
     pack: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "free_bytes", lambda _: 100)
+    monkeypatch.setattr(sample_cache, "free_bytes", lambda _: 100)
     with pytest.warns(UserWarning, match="no room to keep samples"):
         ds = _dataset(pack, tmp_path / "near")
     assert ds.ram is None

@@ -8,7 +8,7 @@ import pytest
 
 import packio
 from packio.index import layout
-from packio.storage import filesystems
+from packio.storage import remote
 
 if TYPE_CHECKING:
     import pathlib
@@ -45,18 +45,18 @@ a line that is not one
     ],
 )
 def test_the_innermost_newest_mount_says_the_kind(path: str, kind: str, far: bool) -> None:
-    assert filesystems.kind(path, MOUNTS) == kind
-    assert filesystems.is_far(path, MOUNTS) is far
+    assert remote.file_system(path, MOUNTS) == kind
+    assert remote.is_far(path, MOUNTS) is far
 
 
 def test_nothing_is_known_without_mounts(tmp_path: pathlib.Path) -> None:
-    assert filesystems.kind(tmp_path, "") == ""
-    assert not filesystems.is_far(tmp_path, "")
+    assert remote.file_system(tmp_path, "") == ""
+    assert not remote.is_far(tmp_path, "")
 
 
 def test_this_machines_mounts_are_read(tmp_path: pathlib.Path) -> None:
-    assert filesystems.kind("/proc/self/status") == "proc"
-    assert filesystems.kind(tmp_path)
+    assert remote.file_system("/proc/self/status") == "proc"
+    assert remote.file_system(tmp_path)
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def far(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path
     folder = tmp_path / "far"
     folder.mkdir()
     text = f"1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:50 / {folder} rw - nfs server:/ rw\n"
-    monkeypatch.setattr(filesystems, "_mounts", lambda: text)
+    monkeypatch.setattr(remote, "_mounts", lambda: text)
     monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
     return folder
 

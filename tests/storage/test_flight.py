@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from packio.storage import flight
-from packio.storage.flight import Flight
+from packio.storage import remote_store
+from packio.storage.remote_store import Flight
 from packio.system import interrupts
 from packio.system.pools import ThreadPool
 
@@ -34,13 +34,13 @@ class _Source:
         return DATA[file][start:stop]
 
 
-def _bytes(found: dict[Range, flight.Landing]) -> dict[Range, bytes]:
+def _bytes(found: dict[Range, remote_store.Landing]) -> dict[Range, bytes]:
     return {(f, at, length): landing.part(at, length) for (f, at, length), landing in found.items()}
 
 
 def test_ranges_that_are_close_become_one_request() -> None:
     ranges = [(1, 500, 10), (0, 0, 100), (0, 90, 30), (0, 200, 1), (0, 300_000, 5), (0, 0, 100)]
-    found = [(p.file, p.start, p.stop, p.ranges) for p in flight.pieces(ranges)]
+    found = [(p.file, p.start, p.stop, p.ranges) for p in remote_store.pieces(ranges)]
     assert found == [
         (0, 0, 201, [(0, 0, 100), (0, 90, 30), (0, 200, 1)]),
         (0, 300_000, 300_005, [(0, 300_000, 5)]),
@@ -51,7 +51,7 @@ def test_ranges_that_are_close_become_one_request() -> None:
 def test_no_request_is_longer_than_the_limit_unless_a_range_is() -> None:
     mib = 1 << 20
     ranges = [(0, at * mib, mib) for at in range(20)] + [(0, 20 * mib, 30 * mib)]
-    assert [p.stop - p.start for p in flight.pieces(ranges)] == [
+    assert [p.stop - p.start for p in remote_store.pieces(ranges)] == [
         8 * mib,
         8 * mib,
         4 * mib,
@@ -76,7 +76,7 @@ def test_what_is_expected_is_asked_for_once_and_right() -> None:
 
 
 def test_no_more_than_the_limit_is_expected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flight, "_MOST", 250_000)
+    monkeypatch.setattr(remote_store, "_MOST", 250_000)
     source = _Source()
     ready = Flight(source.fetch)
     far = [(0, at * 100_000 + at * 70_000, 100_000) for at in range(5)]
@@ -92,8 +92,8 @@ def test_no_more_than_the_limit_is_expected(monkeypatch: pytest.MonkeyPatch) -> 
 
 def _busy(ready: Flight, monkeypatch: pytest.MonkeyPatch) -> list[Range]:
     """Let every thread wait for the source, so that nothing more is asked for."""
-    monkeypatch.setattr(flight, "_GAP", 0)
-    ranges = [(0, 100 * at, 10) for at in range(flight.CONNECTIONS)]
+    monkeypatch.setattr(remote_store, "_GAP", 0)
+    ranges = [(0, 100 * at, 10) for at in range(remote_store.CONNECTIONS)]
     ready.expect(ranges)
     return ranges
 

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 import packio
 from packio.errors import IntegrityError, OptionError
 from packio.index.indexfile import crc32c
-from packio.storage import ram
+from packio.storage import sample_cache
 
 if TYPE_CHECKING:
     import pathlib
@@ -49,7 +49,7 @@ def _dataset(path: object, **options: Any) -> packio.PackDataset:
     return packio.PackDataset(str(path), **given)
 
 
-def _kept(ds: packio.PackDataset) -> ram.RamCache:
+def _kept(ds: packio.PackDataset) -> sample_cache.RamCache:
     assert ds.ram is not None
     return ds.ram
 
@@ -153,8 +153,8 @@ def test_mapped_pixels_are_not_kept_again(tmp_path: pathlib.Path) -> None:
     assert _dataset(tmp_path / "x.h5", crop=None).ram is None
 
 
-def _corrupt(kept: ram.RamCache, slot: int) -> None:
-    position = kept._numbers[2 * (ram._ROWS + slot)]
+def _corrupt(kept: sample_cache.RamCache, slot: int) -> None:
+    position = kept._numbers[2 * (sample_cache._ROWS + slot)]
     os.pwrite(kept._descriptor, b"\xff\x00\xff\x00", position + 100)
 
 
@@ -186,7 +186,7 @@ def _content(slot: int) -> bytes:
     return random.Random(slot).randbytes(1 + slot * 997 % 60_000)
 
 
-def _fill(kept: ram.RamCache, seed: int) -> None:
+def _fill(kept: sample_cache.RamCache, seed: int) -> None:
     slots = list(range(200))
     random.Random(seed).shuffle(slots)
     for slot in slots:
@@ -197,7 +197,7 @@ def _fill(kept: ram.RamCache, seed: int) -> None:
 
 
 def test_processes_that_fill_at_once_lose_nothing() -> None:
-    kept = ram.shared("filled at once", 200, 1, 50_000_000)
+    kept = sample_cache.share_cache("filled at once", 200, 1, 50_000_000)
     processes = [FORK.Process(target=_fill, args=(kept, seed)) for seed in range(4)]
     for process in processes:
         process.start()
@@ -212,12 +212,12 @@ def test_processes_that_fill_at_once_lose_nothing() -> None:
     assert kept.held_bytes <= 4 * sum(len(_content(slot)) for slot in range(200))
 
 
-def _die_between(kept: ram.RamCache, *, written: bool) -> None:
+def _die_between(kept: sample_cache.RamCache, *, written: bool) -> None:
     def append(data: bytes) -> int:
         if written:
-            ram.RamCache._append(kept, data)
+            sample_cache.RamCache._append(kept, data)
         else:
-            ram.RamCache._append(kept, data[: len(data) // 2])
+            sample_cache.RamCache._append(kept, data[: len(data) // 2])
         os.kill(os.getpid(), signal.SIGKILL)
         return 0
 
@@ -227,7 +227,7 @@ def _die_between(kept: ram.RamCache, *, written: bool) -> None:
 
 @pytest.mark.parametrize("written", [False, True])
 def test_a_process_killed_while_it_fills_leaves_nothing_to_see(written: bool) -> None:
-    kept = ram.shared(f"killed {written}", 10, 1, 1_000_000)
+    kept = sample_cache.share_cache(f"killed {written}", 10, 1, 1_000_000)
     process = FORK.Process(target=_die_between, args=(kept,), kwargs={"written": written})
     process.start()
     process.join()
@@ -240,7 +240,7 @@ def test_a_process_killed_while_it_fills_leaves_nothing_to_see(written: bool) ->
 
 
 def test_processes_killed_at_any_moment_leave_whole_samples_only() -> None:
-    kept = ram.shared("killed at random", 200, 1, 1 << 30)
+    kept = sample_cache.share_cache("killed at random", 200, 1, 1 << 30)
     draw = random.Random(0)
     for seed in range(12):
         process = FORK.Process(target=_fill, args=(kept, seed))
@@ -256,10 +256,10 @@ def test_processes_killed_at_any_moment_leave_whole_samples_only() -> None:
 
 
 def test_half_a_sample_behind_a_slot_is_a_miss() -> None:
-    kept = ram.shared("half", 4, 1, 1_000_000)
+    kept = sample_cache.share_cache("half", 4, 1, 1_000_000)
     data = _content(9)
     kept.put(1, data)
-    kept._numbers[2 * (ram._ROWS + 1) + 1] = len(data) - 1
+    kept._numbers[2 * (sample_cache._ROWS + 1) + 1] = len(data) - 1
     assert kept.get(1, crc32c(data)) is None
 
 

@@ -1,6 +1,6 @@
-"""Encoded bytes kept in memory once they were read, shared by all processes that read a pack.
+"""Encoded bytes kept once they were read, in memory or on a disk, for all processes that read a pack.
 
-This is ``cache="ram"`` of a dataset: one anonymous file in memory (memfd_create(2)). The file is in
+``cache="ram"`` of a dataset is one anonymous file in memory (memfd_create(2)). The file is in
 no folder, so nothing stays behind however its processes end, and the size of /dev/shm does not
 limit the file. A forked process inherits the file's descriptor; multiprocessing hands the
 descriptor to a spawned process. The file holds::
@@ -10,15 +10,30 @@ descriptor to a spawned process. The file holds::
     bytes               the kept bytes, one sample behind the other, in the order they came
 
 To keep a sample, a process appends the bytes with one write, which the kernel makes one at a time.
-The process then sets the length and, last, the position. Reading takes no lock. A process that is
-killed in between leaves some bytes that no slot points to. The CRC32C of a sample is compared at
-each reading: if another process has not finished the sample, or memory has lost bits, the sample is
-read from the pack again. Nothing is ever thrown out: samples drawn at random are all equally worth
-keeping.
+The process then sets the length and, last, the position. Neither reading nor keeping takes a lock.
+A process that is killed in between, or a machine that loses its power, leaves bytes that no slot
+points to, or a slot whose bytes have another CRC32C, which is compared at each reading: such a
+sample is read from the pack again.
+
+``local_copy="/scratch", local_bytes=…`` is such a file on a disk, which later runs find::
+
+    packio-UID/                 the user's own folder: nobody else may read or write it
+        DIGEST.samples          counters, slots and bytes
+        DIGEST.samples.json     which pack it is of: {"pack": path, "samples": N, "fields": K}
+
+DIGEST is that of the pack's index, so a changed pack gets a new file. If the disk is full, nothing
+more is kept.
+
+Nothing is ever thrown out: samples drawn at random are all equally worth keeping. A cache of half
+the data then serves half of each epoch, where dropping the sample that was used least recently
+would serve far less.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import json
 import math
 import mmap
 import os
@@ -27,14 +42,19 @@ import threading
 import warnings
 import weakref
 from multiprocessing import context, reduction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from packio.errors import OutputError
+from packio.errors import CannotCreateError, OutputError
 from packio.index.indexfile import crc32c
 from packio.system import memory, processors
+from packio.system.files import free_bytes
+from packio.system.locks import file_lock
 
+SUFFIX = ".samples"  # of a file on a disk
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ROWS = 4096  # of counters
 _LONGEST = 1 << 30  # bytes of a value: longer ones are not kept, and a damaged table may say more
 _SHARE = 0.5  # of the memory that is available, for all caches of this machine's ranks
@@ -44,7 +64,7 @@ _SHARE = 0.5  # of the memory that is available, for all caches of this machine'
 _caches: weakref.WeakValueDictionary[object, RamCache] = weakref.WeakValueDictionary()
 
 
-def shared(digest: str, samples: int, kinds: int, room: int | None) -> RamCache:
+def share_cache(digest: str, samples: int, kinds: int, room: int | None) -> RamCache:
     """Return this process's cache of a pack, of this size; make the cache if there is none."""
     name = digest, room
     found = _caches.get(name)
@@ -54,7 +74,7 @@ def shared(digest: str, samples: int, kinds: int, room: int | None) -> RamCache:
 
 
 class RamCache:
-    """Bytes in memory that forked and spawned processes share; made by `shared`.
+    """Bytes in memory that forked and spawned processes share; made by `share_cache`.
 
     Pickled for a process that multiprocessing spawns, the cache is the same one there. Pickled for
     any other process, as on another machine, the cache is empty there, and of the same size.
@@ -175,8 +195,8 @@ def table_bytes(samples: int, kinds: int) -> int:
 
 
 def _made(samples: int, kinds: int, room: int | None) -> RamCache:
-    """Make an empty cache; see `shared`."""
-    descriptor, most = _file(table_bytes(samples, kinds))
+    """Make an empty cache; see `share_cache`."""
+    descriptor, most = _memory_file(table_bytes(samples, kinds))
     free = memory.available()
     if room is None:
         room = int(_SHARE * min(free, most)) // processors.ranks()
@@ -190,7 +210,7 @@ def _attached(samples: int, kinds: int, room: int, handed_over: Any) -> RamCache
     return RamCache(samples, kinds, room, handed_over.detach())
 
 
-def _file(size: int) -> tuple[int, float]:
+def _memory_file(size: int) -> tuple[int, float]:
     """Make an unnamed file of some bytes in memory; return its descriptor and the bytes left.
 
     Some builds of Python lack memfd_create. The file is then made without a name in /dev/shm or, if
@@ -221,3 +241,80 @@ def _unnamed(folder: str | None) -> int:
         return os.memfd_create("packio")
     with tempfile.TemporaryFile(dir=folder) as file:
         return os.dup(file.fileno())
+
+
+def open_disk_cache(
+    home: Path, digest: str, samples: int, fields: int, room: int, pack: str
+) -> DiskCache | None:
+    """Open the cache of a pack, or make it; None if the disk has no room for its table."""
+    path = home / f"{digest}{SUFFIX}"
+    try:
+        descriptor = _disk_file(path, table_bytes(samples, fields), {
+            "pack": pack, "samples": samples, "fields": fields,
+        })  # fmt: skip
+    except OSError as error:
+        if error.errno in _FULL:
+            return None
+        raise CannotCreateError(f"local_copy: {path}: {error.strerror or error}") from error
+    return DiskCache(samples, fields, room, descriptor, path, pack)
+
+
+class DiskCache(RamCache):
+    """Bytes on a disk that all processes of a machine share, and later runs find; see `open_disk_cache`.
+
+    Pickled for another process, the cache is opened there by its path. A process of another
+    machine makes a new one, or has none if it cannot.
+    """
+
+    def __init__(
+        self, samples: int, fields: int, room: int, descriptor: int, path: Path, pack: str
+    ) -> None:
+        super().__init__(samples, fields, room, descriptor)
+        self.path: Path = path
+        self._pack = pack
+
+    def __reduce__(self) -> tuple[object, ...]:
+        digest = self.path.name.removesuffix(SUFFIX)
+        return _reopened, (
+            self.path.parent, digest, self._samples, self._kinds, self.room, self._pack,
+        )  # fmt: skip
+
+
+def _reopened(
+    home: Path, digest: str, samples: int, fields: int, room: int, pack: str
+) -> DiskCache | None:
+    """Open a cache that was pickled."""
+    with contextlib.suppress(OSError):
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.suppress(CannotCreateError):
+        return open_disk_cache(home, digest, samples, fields, room, pack)
+    return None
+
+
+def _disk_file(path: Path, table: int, told: dict[str, object]) -> int:
+    """Open the file of a cache, or make it with an empty table; return its descriptor.
+
+    The table is allotted whole: a mapped page that finds no room on the disk would end the process.
+    """
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    with file_lock(path.with_suffix(f"{SUFFIX}.lock")):
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(path, flags)
+            if os.fstat(descriptor).st_size >= table:
+                return descriptor
+            os.close(descriptor)  # cut short by somebody
+            path.unlink()
+        part = path.with_suffix(f"{SUFFIX}.part")
+        part.unlink(missing_ok=True)
+        descriptor = os.open(part, flags | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            if free_bytes(path.parent) < table:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.posix_fallocate(descriptor, 0, table)
+            path.with_suffix(f"{SUFFIX}.json").write_text(json.dumps(told) + "\n")
+            part.rename(path)
+        except BaseException:
+            os.close(descriptor)
+            part.unlink(missing_ok=True)
+            raise
+    return descriptor

@@ -11,9 +11,8 @@ import numpy as np
 import torch
 
 from packio.batches.framing import Framing
-from packio.images import arithmetic, tensors
-from packio.images.arithmetic import Condition, Integer, Real
-from packio.images.frames import Placement, turns
+from packio.images import frames, tensors
+from packio.images.frames import Condition, Integer, Placement, Real, turns
 from packio.packs.opening import Pack
 
 LABELS = "box_labels"  # what datasets call the column "labels"
@@ -70,8 +69,8 @@ _MOVE = 9  # numbers that describe how a sample's boxes move, see `_moves`
 def _moves(placement: Placement, height: Integer, width: Integer) -> tuple[Real, ...]:
     """How boxes of stored images move: whether x and y are swapped; `_axis` of x, and of y."""
     f, (swapped, across, upside_down) = placement.frame, turns(placement.orientation)
-    upright_height = arithmetic.where(swapped, width, height)
-    upright_width = arithmetic.where(swapped, height, width)
+    upright_height = frames.where(swapped, width, height)
+    upright_width = frames.where(swapped, height, width)
     x = _axis((f.left, f.width, f.to_width, f.out_left, f.out_width), upright_width,
               turned=across, mirrored=placement.hflip)  # fmt: skip
     y = _axis((f.top, f.height, f.to_height, f.out_top, f.out_height), upright_height,
@@ -87,12 +86,12 @@ def _axis(
     The frame is its start, length, length after resizing, start and length of the output; all in
     pixels, as is the length of the upright image.
     """
-    where = arithmetic.where
+    where = frames.where
     start, size, to, out_start, out = frame
     factor = to / size
     shift = -start * factor - out_start
     factor, shift = where(turned, -factor, factor), where(turned, length * factor + shift, shift)
-    low, high = arithmetic.larger(0, -out_start), arithmetic.smaller(out, to - out_start)
+    low, high = frames.larger(0, -out_start), frames.smaller(out, to - out_start)
     return (
         where(mirrored, -factor, factor), where(mirrored, out - shift, shift),
         where(mirrored, out - high, low), where(mirrored, out - low, high),

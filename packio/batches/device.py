@@ -18,7 +18,7 @@ from packio.batches import images
 from packio.batches.columns import FieldColumn, Made, make_each
 from packio.batches.framing import Framing, Settings
 from packio.batches.images import CHANNELS
-from packio.images import planes, regions
+from packio.images import devices, regions
 from packio.images.decoders import Decoder
 from packio.images.geometry import Geometry
 from packio.images.regions import Need
@@ -59,12 +59,12 @@ class _View:
         """Make the image of one sample, of the (C, H, W) pixels of its JPEG."""
         top, left, height, width = need.box
         box = pixels[:, top : top + height, left : left + width]
-        box = planes.oriented(box, need.orientation)
+        box = devices.oriented(box, need.orientation)
         frame = need.frame
         out = self._images[slot] if self._batch is not None else self._zeros(len(box), *frame[8:10])
-        planes.render(box, frame, out, hflip=need.hflip, vflip=need.vflip, how=self._how)
+        devices.render(box, frame, out, hflip=need.hflip, vflip=need.vflip, how=self._how)
         if self._batch is None:
-            self._images[slot] = planes.rounded(out)
+            self._images[slot] = devices.rounded(out)
 
     def done(self, others: dict[int, torch.Tensor]) -> FieldColumn:
         """All images: those of the device, and others, by slot, which are copied to the device."""
@@ -72,7 +72,7 @@ class _View:
             for slot, image in others.items():
                 self._images[slot] = image.to(self._device)
             return self._images
-        whole = planes.rounded(self._batch)
+        whole = devices.rounded(self._batch)
         for slot, image in others.items():
             whole[slot].copy_(image)
         return whole
@@ -89,7 +89,7 @@ def make(pack: Pack, framing: Framing, threads: Threads | None, device: torch.de
 
     def read(slot: int) -> None:
         if not all(
-            planes.is_for_device(placement.frame) for placement in framing.each_placement[slot]
+            devices.is_for_device(placement.frame) for placement in framing.each_placement[slot]
         ):
             return
         sample = _read(pack, settings, rows[slot], framing.each_needs[slot])

@@ -14,11 +14,10 @@ import numpy as np
 
 from packio.batches import draws
 from packio.batches.draws import Lane
-from packio.images import arithmetic, frames, regions
-from packio.images.arithmetic import Integer
+from packio.images import frames, regions
 from packio.images.bucketing import BucketCrop
 from packio.images.decoders import Decoder
-from packio.images.frames import Placement
+from packio.images.frames import Integer, Placement
 from packio.images.geometry import Geometry, Uniforms
 from packio.images.regions import Need
 from packio.packs.rows import FEW, Row, RowList
@@ -192,7 +191,7 @@ def place_further(
     Exif orientation of the further image turns it. Where it has none, it is stored in the same
     position as the image, and turned with the image, as masks are.
     """
-    where = arithmetic.where
+    where = frames.where
     own: Integer = 1
     turned: Integer = 1
     if settings.exif_orientation:
@@ -212,8 +211,8 @@ def place_further(
 def _upright(height: Integer, width: Integer, orientation: Integer) -> tuple[Integer, Integer]:
     """Size of a stored image once it is turned; at least one pixel, where an index says 0."""
     swapped = orientation >= 5
-    upright = arithmetic.where(swapped, width, height), arithmetic.where(swapped, height, width)
-    return arithmetic.larger(upright[0], 1), arithmetic.larger(upright[1], 1)
+    upright = frames.where(swapped, width, height), frames.where(swapped, height, width)
+    return frames.larger(upright[0], 1), frames.larger(upright[1], 1)
 
 
 def _placements(

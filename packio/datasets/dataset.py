@@ -31,7 +31,7 @@ from packio.datasets.lookahead import BatchWithLookahead, Guesses
 from packio.datasets.shared_state import Positions, Seeded, Tally
 from packio.datasets.transforms import transform_sample
 from packio.errors import OptionError, PackioError, TransformError
-from packio.images.decoders._cuda import side_stream
+from packio.images.devices import side_stream
 from packio.images.frames import Placement
 from packio.packs.querying import expressions
 from packio.packs.rows import Row

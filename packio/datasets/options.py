@@ -13,8 +13,7 @@ import torch
 from packio.batches import draws
 from packio.errors import OptionError
 from packio.images import bucketing, geometry, regions
-from packio.images.accepting import accepted
-from packio.images.geometry import Geometry
+from packio.images.geometry import Geometry, accept_crop
 from packio.packs.opening import Pack
 from packio.storage import urls
 from packio.system.signatures import BY_POSITION
@@ -100,8 +99,8 @@ def check(options: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **options,
         **{n: url for n, p in places.items() if (url := urls.of(p)) is not None},
-        "crop": accepted(options["crop"]),
-        "views": None if views is None else tuple(map(accepted, views)),
+        "crop": accept_crop(options["crop"]),
+        "views": None if views is None else tuple(map(accept_crop, views)),
     }
 
 

@@ -22,9 +22,8 @@ from typing import Any, cast
 import numpy as np
 
 from packio.errors import OptionError
-from packio.images import arithmetic
-from packio.images.arithmetic import Condition, Integer, rounded, truncated, where
-from packio.images.frames import Frame, merged
+from packio.images import frames
+from packio.images.frames import Condition, Frame, Integer, merged, rounded, truncated, where
 from packio.images.geometry import Uniforms, check_interpolation
 
 MOST = 65_534  # sizes: their numbers, and one for "no size", are 16 bits
@@ -169,8 +168,8 @@ def largest_box(
 ) -> tuple[Integer, Integer]:
     """Height and width of the largest box of an upright image that has the ratio of a size."""
     is_wide = width * high >= height * broad
-    own_height = arithmetic.larger(1, arithmetic.smaller(height, rounded(width * high / broad)))
-    own_width = arithmetic.larger(1, arithmetic.smaller(width, rounded(height * broad / high)))
+    own_height = frames.larger(1, frames.smaller(height, rounded(width * high / broad)))
+    own_width = frames.larger(1, frames.smaller(width, rounded(height * broad / high)))
     return where(is_wide, height, own_height), where(is_wide, own_width, width)
 
 

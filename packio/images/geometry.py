@@ -15,9 +15,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from packio.errors import OptionError
-from packio.images import arithmetic
-from packio.images.arithmetic import Integer, Real, rounded, truncated, where
-from packio.images.frames import Frame
+from packio.images import frames
+from packio.images.frames import Frame, Integer, Real, rounded, truncated, where
 from packio.system.caching import cached_property
 
 INTERPOLATIONS = ("bilinear", "bicubic", "area", "nearest")
@@ -142,7 +141,7 @@ class RandomResizedCrop(_Sized):
         for k in range(2, self.draws, 2):
             high, broad = height[rest], width[rest]
             numbers = u[k, rest], u[k + 1, rest]
-            found = self._tried(high, broad, *numbers, arithmetic.exp, np.sqrt, rounded)
+            found = self._tried(high, broad, *numbers, frames.exp, np.sqrt, rounded)
             h[rest], w[rest] = found
             fits = (found[0] > 0) & (found[0] <= high) & (found[1] > 0) & (found[1] <= broad)
             rest = rest[~fits]
@@ -235,12 +234,12 @@ class Resize:
         """(height, width) that an image of this size is resized to."""
         if not isinstance(self.size, int):
             return _pair(self.size)
-        long_side, short_side = arithmetic.larger(height, width), arithmetic.smaller(height, width)
+        long_side, short_side = frames.larger(height, width), frames.smaller(height, width)
         short, long = self.size, self.size * long_side // short_side
         if self.max_size is not None:
-            shrunk = arithmetic.larger(1, self.max_size * short // long)
+            shrunk = frames.larger(1, self.max_size * short // long)
             short = where(long > self.max_size, shrunk, short)
-            long = arithmetic.smaller(long, self.max_size)
+            long = frames.smaller(long, self.max_size)
         return where(height > width, long, short), where(height > width, short, long)
 
 
@@ -274,7 +273,7 @@ class ResizeCenterCrop(_Sized):
         if high == broad:
             size = Resize(high).resized(height, width)
         else:  # the smallest that covers both sides
-            ratio = arithmetic.smaller(height / high, width / broad)
+            ratio = frames.smaller(height / high, width / broad)
             size = rounded(height / ratio), rounded(width / ratio)
         return _centred(height, width, *size, self.output_size)
 
@@ -306,7 +305,7 @@ class RandomCrop(_Sized):
         return Frame(0, 0, height, width, height, width, top, left, high, broad)
 
     def _place(self, length: Integer, size: int, u: Real) -> Integer:
-        border = arithmetic.larger(self.padding, size - length)
+        border = frames.larger(self.padding, size - length)
         return truncated(u * (length + 2 * border - size + 1)) - border
 
 
@@ -324,3 +323,45 @@ def _margin(length: Integer, size: int) -> Integer:
     Source: torchvision 0.28, ``center_crop`` (odd margins: half to even; odd borders: less before).
     """
     return where(length < size, -((size - length) // 2), rounded((length - size) / 2))
+
+
+def accept_crop(crop: Any) -> Geometry | None:
+    """A crop as a geometry: packio's own as it is, torchvision's as the same crop of packio's."""
+    if crop is None or (isinstance(crop, Geometry) and not isinstance(crop, type)):
+        return crop
+    name = type(crop).__name__
+    if type(crop).__module__.startswith("torchvision.transforms") and name in _TORCHVISIONS:
+        return _TORCHVISIONS[name](crop)
+    given = crop.__name__ if isinstance(crop, type) else repr(crop)
+    raise OptionError(
+        f"crop={given}: expected an object such as packio.RandomResizedCrop(224), or torchvision's "
+        f"{', '.join(_TORCHVISIONS)}"
+    )
+
+
+def _how(crop: Any) -> str:
+    how = crop.interpolation
+    return how if isinstance(how, str) else str(how.value)
+
+
+def _random_crop(crop: Any) -> RandomCrop:
+    padding = crop.padding or 0
+    sides = {padding} if isinstance(padding, int) else set(padding)
+    if len(sides) > 1 or crop.fill != 0 or crop.padding_mode != "constant":
+        raise OptionError(f"crop={crop!r}: packio pads all sides alike, with black")
+    return RandomCrop(tuple(crop.size), sides.pop())
+
+
+def _resize(crop: Any) -> Resize:
+    size = [crop.size] if isinstance(crop.size, int) else list(crop.size)
+    return Resize(size[0] if len(size) == 1 else (size[0], size[1]), crop.max_size, _how(crop))
+
+
+_TORCHVISIONS: dict[str, Callable[[Any], Geometry]] = {
+    "RandomResizedCrop": lambda c: RandomResizedCrop(
+        tuple(c.size), tuple(c.scale), tuple(c.ratio), _how(c)
+    ),
+    "CenterCrop": lambda c: CenterCrop(tuple(c.size)),
+    "RandomCrop": _random_crop,
+    "Resize": _resize,
+}

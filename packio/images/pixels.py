@@ -1,6 +1,6 @@
 """Pixels of an image, (H, W, C) in memory, made into an output: turned, cut, resized, mirrored.
 
-`packio.images.planes` does the same with tensors of a device.
+`packio.images.devices` does the same with tensors of a device.
 """
 
 from __future__ import annotations

@@ -25,9 +25,20 @@ import numpy as np
 from packio import registry
 from packio.errors import DecodeError, MissingPackageError
 from packio.images import frames, native
-from packio.images.arithmetic import Condition, Integer, everywhere, larger, nowhere, smaller
 from packio.images.decoders import Decoder, Described
-from packio.images.frames import SPARE, Box, Frame, Placement, oriented
+from packio.images.frames import (
+    SPARE,
+    Box,
+    Condition,
+    Frame,
+    Integer,
+    Placement,
+    everywhere,
+    larger,
+    nowhere,
+    oriented,
+    smaller,
+)
 from packio.images.pixels import render as draw
 
 FIDELITIES = ("exact", "fast")

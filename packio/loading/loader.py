@@ -17,7 +17,7 @@ from packio.datasets.dataset import Dataset
 from packio.datasets.lookahead import with_lookahead
 from packio.errors import OptionError
 from packio.images import tensors
-from packio.images.decoders._cuda import numbered
+from packio.images.devices import numbered
 from packio.loading import lengths
 from packio.loading.bucketing import BucketSampler
 from packio.loading.devices import DevicePrefetcher

@@ -47,8 +47,6 @@ class FsspecStore(RemoteStore):
         return bool(filesystem(self.root)[0].async_impl)
 
     def facts(self, name: str) -> Facts | None:
-        """See `Store.facts`."""
-
         def ask() -> Facts | None:
             fs, path = filesystem(self._url(name))
             fs.invalidate_cache(path)
@@ -66,8 +64,6 @@ class FsspecStore(RemoteStore):
         return urls.retried(ask)
 
     def list(self, *, deep: bool = True) -> dict[str, Facts]:
-        """See `Store.list`."""
-
         def ask() -> dict[str, Facts]:
             fs, path = filesystem(self.root)
             fs.invalidate_cache(path)
@@ -99,7 +95,6 @@ class FsspecStore(RemoteStore):
         return _read(fs, path, start, stop, stop - start)
 
     def put(self, name: str, data: bytes | Path) -> Facts:
-        """See `Store.put`."""
         url, size = self._url(name), data.stat().st_size if isinstance(data, Path) else len(data)
 
         def attempt() -> Facts:
@@ -116,8 +111,6 @@ class FsspecStore(RemoteStore):
         return urls.retried(attempt)
 
     def remove(self, name: str) -> None:
-        """See `Store.remove`."""
-
         def attempt() -> None:
             fs, path = filesystem(self._url(name))
             with contextlib.suppress(FileNotFoundError):

@@ -85,7 +85,6 @@ class HttpStore(RemoteStore):
         return found
 
     def facts(self, name: str) -> Facts | None:
-        """See `Store.facts`."""
         return urls.retried(lambda: self._facts(self._url(name)))
 
     def _facts(self, url: Url) -> Facts | None:
@@ -113,11 +112,9 @@ class HttpStore(RemoteStore):
         return FsspecStore(self.root).put(name, data)
 
     def remove(self, name: str) -> None:
-        """See `Store.remove`."""
         FsspecStore(self.root).remove(name)
 
     def whole(self, name: str, facts: Facts) -> bytes:
-        """See `RemoteStore.whole`."""
         if facts.size == 0:
             return b""
         if facts.tag:

@@ -58,7 +58,6 @@ class LocalStore(Store):
         return LocalStore, (self.root, self._names, self._sizes)
 
     def facts(self, name: str) -> Facts | None:
-        """See `Store.facts`."""
         try:
             status = os.stat(self.root / name)
         except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: NUL in the name
@@ -67,7 +66,6 @@ class LocalStore(Store):
         return Facts(status.st_size, version, is_file=stat.S_ISREG(status.st_mode))
 
     def list(self, *, deep: bool = True) -> dict[str, Facts]:
-        """See `Store.list`."""
         found = {}
         for folder, folders, names in os.walk(self.root):
             for name in names:
@@ -79,7 +77,6 @@ class LocalStore(Store):
         return found
 
     def put(self, name: str, data: bytes | Path) -> Facts:
-        """See `Store.put`."""
         with files.replacing(self.root / name) as out:
             if isinstance(data, bytes):
                 out.write(data)
@@ -91,11 +88,9 @@ class LocalStore(Store):
         return found
 
     def remove(self, name: str) -> None:
-        """See `Store.remove`."""
         (self.root / name).unlink(missing_ok=True)
 
     def check(self, is_read: Callable[[int], bool]) -> None:
-        """See `Store.check`."""
         folder = os.fspath(self.root)
         for number, (name, expected) in enumerate(zip(self._names, self._sizes, strict=True)):
             path = os.path.join(folder, name)  # a quarter of a Path's time: there may be many
@@ -115,7 +110,6 @@ class LocalStore(Store):
                 )
 
     def read(self, file: int, offset: int, length: int) -> bytes:
-        """See `Store.read`."""
         if file >= len(self._sizes) or not 0 <= offset <= offset + length <= self._sizes[file]:
             raise self._outside(file, offset, length)
         if length > MOST_BYTES:

@@ -235,12 +235,10 @@ class RemoteStore(Store):
         return found
 
     def expect(self, ranges: Iterable[Range]) -> None:
-        """See `Store.expect`."""
         if self.looks_ahead:
             self._flight.expect(r for r in ranges if r[2] and self._has(*r))
 
     def forget(self, ranges: Iterable[Range] | None = None) -> None:
-        """See `Store.forget`."""
         self._flight.drop(ranges)
 
     def close(self) -> None:

@@ -63,7 +63,6 @@ class S3Store(HttpStore):
         return os.environ.get("AWS_CA_BUNDLE") or None
 
     def headers(self) -> dict[str, str]:
-        """See `HttpStore.headers`."""
         return {}
 
     def address(self, method: str, url: Url, query: str) -> str:
@@ -87,7 +86,6 @@ class S3Store(HttpStore):
         return Facts(-1, is_file=False) if is_bucket else super().facts(name)
 
     def list(self, *, deep: bool = True) -> dict[str, Facts]:
-        """See `Store.list`."""
         bucket, key = parted(os.fspath(self.root))
         top = f"{key.rstrip('/')}/" if key else ""
         asked = {"encoding-type": "url", "list-type": "2", "prefix": top}

@@ -1,4 +1,4 @@
-"""Encoded bytes kept once they were read, in memory or on a disk, for all processes that read a pack.
+"""Encoded bytes kept once they were read, in memory or on a disk, for all that read a pack.
 
 ``cache="ram"`` of a dataset is one anonymous file in memory (memfd_create(2)). The file is in
 no folder, so nothing stays behind however its processes end, and the size of /dev/shm does not
@@ -260,7 +260,7 @@ def open_disk_cache(
 
 
 class DiskCache(RamCache):
-    """Bytes on a disk that all processes of a machine share, and later runs find; see `open_disk_cache`.
+    """Bytes on a disk that all processes of a machine share, and later runs find.
 
     Pickled for another process, the cache is opened there by its path. A process of another
     machine makes a new one, or has none if it cannot.

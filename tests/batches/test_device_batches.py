@@ -19,7 +19,7 @@ import packio
 from packio import registry
 from packio.batches import device, framing
 from packio.errors import DecodeError, IntegrityError, LimitError, MissingPackageError, OptionError
-from packio.images import decoders, planes, tensors
+from packio.images import decoders, devices, tensors
 from packio.images.decoders import nvjpeg
 from packio.packs import opening
 from packio.packs.rows import RowList
@@ -197,9 +197,9 @@ def test_either_fidelity_is_exact_there(fidelity: str, turned: pathlib.Path) -> 
 def test_what_is_made_much_smaller_is_not_for_the_device(turned: pathlib.Path, plugin: Any) -> None:
     assert _assert_alike(_pair(turned, crop=packio.Resize((9, 200)))) == 8
     assert plugin.CALLS == []
-    frame = packio.Resize((9, 200)).frame(9 * planes.MOST, 10, [])
-    assert planes.is_for_device(frame)
-    assert not planes.is_for_device(frame._replace(height=frame.height + 1))
+    frame = packio.Resize((9, 200)).frame(9 * devices.MOST, 10, [])
+    assert devices.is_for_device(frame)
+    assert not devices.is_for_device(frame._replace(height=frame.height + 1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -285,7 +285,7 @@ def test_a_slot_of_a_bad_image_is_black(damaged: pathlib.Path) -> None:
     ds = _dataset(damaged, "batching", crop=GEOMETRIES["larger center crop"])
     rows = ds.pack.rows(range(10))
     planned = framing.Framing.drawn(ds._maker.settings, rows, framing.Draw(0, np.arange(10)))
-    with decoders._cuda.side_stream(torch.device(DEVICE)) as stream:
+    with devices.side_stream(torch.device(DEVICE)) as stream:
         made = device.make(ds.pack, planned, None, stream)
     (images,) = made.views
     assert sorted(made.errors) == [4, 7]

@@ -16,7 +16,6 @@ from packio.batches import draws
 from packio.errors import OptionError
 from packio.images import frames, regions
 from packio.images import pixels as rendering
-from packio.images.accepting import accepted
 from packio.images.bucketing import BucketCrop
 from packio.images.frames import Frame
 from packio.images.geometry import (
@@ -26,6 +25,7 @@ from packio.images.geometry import (
     RandomResizedCrop,
     Resize,
     ResizeCenterCrop,
+    accept_crop,
 )
 
 SIZES = [(375, 500), (500, 375), (224, 224), (31, 200), (200, 31), (1, 1), (640, 481), (17, 9)]
@@ -363,20 +363,20 @@ def test_a_turned_line_can_be_resized(size: tuple[int, int], orientation: int) -
 def test_torchvisions_crops_are_taken_as_ours(torchvision: ModuleType) -> None:
     for transforms in (torchvision.transforms, torchvision.transforms.v2):
         bicubic = torchvision.transforms.InterpolationMode.BICUBIC
-        assert accepted(transforms.RandomResizedCrop(24, (0.2, 1), interpolation=bicubic)) == (
+        assert accept_crop(transforms.RandomResizedCrop(24, (0.2, 1), interpolation=bicubic)) == (
             RandomResizedCrop((24, 24), (0.2, 1), interpolation="bicubic")
         )
-        assert accepted(transforms.CenterCrop((20, 30))) == CenterCrop((20, 30))
-        assert accepted(transforms.RandomCrop(20, 4)) == RandomCrop((20, 20), 4)
-        assert accepted(transforms.Resize(20, max_size=30)) == Resize(20, 30)
-        assert accepted(transforms.Resize((20, 30))) == Resize((20, 30))
+        assert accept_crop(transforms.CenterCrop((20, 30))) == CenterCrop((20, 30))
+        assert accept_crop(transforms.RandomCrop(20, 4)) == RandomCrop((20, 20), 4)
+        assert accept_crop(transforms.Resize(20, max_size=30)) == Resize(20, 30)
+        assert accept_crop(transforms.Resize((20, 30))) == Resize((20, 30))
         for other in (transforms.RandomCrop(20, padding_mode="reflect", padding=2),
                       transforms.CenterCrop, transforms.RandomHorizontalFlip()):  # fmt: skip
             with pytest.raises(OptionError, match="crop="):
-                accepted(other)
+                accept_crop(other)
 
 
 @pytest.mark.parametrize("crop", [64, "center", RandomResizedCrop, (224, 224)])
 def test_what_is_no_crop_is_refused(crop: Any) -> None:
     with pytest.raises(OptionError, match="expected an object such as"):
-        accepted(crop)
+        accept_crop(crop)

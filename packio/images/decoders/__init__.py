@@ -105,7 +105,7 @@ class DecoderPlugin(Protocol):
         The function returns (C, H, W) uint8 tensors on a torch.device, complete when it returns.
         ``datas`` are bytearrays that ``size`` accepted. If a JPEG fails, the function raises
         DecodeError; packio then tries the halves, down to the JPEG that fails. One thread calls the
-        function at a time, within `packio.images.decoders._cuda.side_stream`.
+        function at a time, within `packio.images.devices.side_stream`.
         """
 
     @property

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from packio import registry
 from packio.errors import DecodeError, MissingPackageError, OptionError
-from packio.images.decoders import _cuda
+from packio.images import devices
 from packio.images.decoders._plain import check_gray, plain_ycbcr
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
             "packio.Loader has it"
         )
     height, width = size(data, mode)
-    with _cuda.side_stream(torch.device("cuda")) as device:
+    with devices.side_stream(torch.device("cuda")) as device:
         (planes,) = decode_batch([bytearray(data)], mode, device)
         if planes.shape[1:] != (height, width):
             raise DecodeError(f"nvjpeg: {tuple(planes.shape)}, expected {height} x {width} pixels")

@@ -30,9 +30,9 @@ from packio.index.indexfile import Index
 from packio.packs.buckets import Bucket
 from packio.packs.collecting import NO_LABEL, Collected, LeftOut, folders_of, unique_keys
 from packio.sample.relabelling import Relabelling
-from packio.storage import objects, urls
+from packio.storage import stores, urls
 from packio.storage.journal import Journal
-from packio.storage.objects import OpenUrl, StreamedObject
+from packio.storage.stores import OpenUrl, StreamedObject
 from packio.system.pools import run_tasks
 
 _SENT = 1024  # objects that an engine has at a time
@@ -128,12 +128,12 @@ def _make(
     url = urls.child(work.bucket.root, name)
     for only_labelled in (False, True):
         found = StreamedObject(url, facts, work.ahead, stopped)
-        with objects.opened_once(found) as opened:
+        with stores.opened_once(found) as opened:
             samples, count = _collected(work, opened, only_labelled=only_labelled)
             digest = opened.opened.digest()
         if not samples.lacks_labels:
             break
-    objects.check_unchanged(url, facts)
+    stores.check_unchanged(url, facts)
     columns = samples.columns(made.of_objects([name], [facts.size], [digest]))
     part = Part(
         name, facts.size, facts.version, count, samples.left_out.count, samples.left_out.listed,

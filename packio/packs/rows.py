@@ -10,8 +10,7 @@ import numpy as np
 
 from packio.errors import IntegrityError
 from packio.images import encodings
-from packio.index.indexfile import Index
-from packio.index.lookup import NumberColumns
+from packio.index.indexfile import Index, NumberColumns
 from packio.sample.fields import PIXELS
 
 

@@ -23,8 +23,7 @@ from packio.errors import (
     OptionError,
 )
 from packio.formats import Format
-from packio.index.indexfile import PROGRESSIVE, Index, Keys
-from packio.index.lookup import KeyBytes, NumberColumns
+from packio.index.indexfile import PROGRESSIVE, Index, KeyBytes, Keys, NumberColumns
 from packio.packs.rows import Row, RowList, RowTable
 from packio.sample import levels
 from packio.sample.facts import Facts

@@ -1,28 +1,34 @@
-"""Where a path or a URL is parsed: which store has its files."""
+"""Where a path or a URL is parsed: which store has its files; and one object, read as a stream."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import re
+import threading
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from packio import registry
-from packio.errors import ReadError
+from packio.errors import IntegrityError, ReadError
 from packio.storage import s3_store, urls
 from packio.storage.fsspec_store import FsspecStore, options
 from packio.storage.http_store import HttpStore
 from packio.storage.local import LocalStore
 from packio.storage.remote_store import RemoteStore
 from packio.storage.s3_store import S3Store
-from packio.storage.store import Facts, Store
+from packio.storage.store import Facts, Range, Store
 from packio.storage.urls import Url
 
 # Options of fsspec's HTTP file system that change no request.
 _HTTP_OPTIONS = frozenset({"block_size", "cache_type", "cache_options", "simple_links",
                            "same_scheme", "size_policy", "use_listings_cache",
                            "skip_instance_cache"})  # fmt: skip
+_PIECE = 4 << 20  # bytes of a request that reads ahead
+_KEPT = 16 << 20  # bytes of pieces that stay, for a reader that looks back
 _BUCKET = re.compile(r"s3a?://[a-z0-9][a-z0-9.-]+(/|$)")  # no access point, for one
 
 
@@ -98,3 +104,99 @@ def put(url: Url, data: bytes | Path) -> Facts:
 def remove(url: Url) -> None:
     """Remove an object, if it is there."""
     of_url(url).remove("")
+
+
+class StreamedObject:
+    """An object that is read from the beginning to the end, all of its bytes, and digested.
+
+    It comes in pieces of 4 MiB, several at a time and ahead of the reader.
+
+    Not for several threads. Reading back further than 16 MiB asks for the bytes again.
+    """
+
+    def __init__(self, url: Url, facts: Facts, ahead: int, stopped: threading.Event) -> None:
+        self.url: Url = url
+        self.size: int = facts.size
+        self._store = of_url(url, [""], [self.size], {"": facts.tag})
+        self._ahead, self._stopped = ahead, stopped
+        self._pieces = -(-self.size // _PIECE)
+        self._kept: OrderedDict[int, bytes] = OrderedDict()
+        self._digest, self._next = hashlib.sha256(), 0  # of the pieces before this one
+
+    def read(self, length: int, offset: int) -> bytes:
+        """Read a range within the object."""
+        if not length:
+            return b""
+        first, last = offset // _PIECE, (offset + length - 1) // _PIECE
+        parts = [self._piece(number) for number in range(first, last + 1)]
+        start = offset - first * _PIECE
+        whole = parts[0] if len(parts) == 1 else b"".join(parts)
+        return whole[start : start + length]
+
+    def _piece(self, number: int) -> bytes:
+        while self._next <= number:  # all pieces in their order, for the digest
+            self._forward()
+        if (data := self._kept.get(number)) is None:
+            data = self._store.read(*self._range(number))
+            self._keep(number, data)
+        return data
+
+    def _forward(self) -> None:
+        if self._stopped.is_set():
+            raise ReadError(f"{self.url}: stopped, as another object could not be read")
+        number = self._next
+        later = range(number, min(number + self._ahead + 1, self._pieces))
+        self._store.expect(map(self._range, later))
+        wanted = self._range(number)
+        data = self._store.fetched([wanted]).read(*wanted)
+        self._digest.update(data)
+        self._next += 1
+        self._keep(number, data)
+
+    def _keep(self, number: int, data: bytes) -> None:
+        self._kept[number] = data
+        while len(self._kept) > max(1, _KEPT // _PIECE):
+            self._kept.popitem(last=False)
+
+    def _range(self, number: int) -> Range:
+        start = number * _PIECE
+        return 0, start, min(_PIECE, self.size - start)
+
+    def digest(self) -> bytes:
+        """SHA-256 of the object; reads what has not been read yet."""
+        while self._next < self._pieces:
+            self._forward()
+        return self._digest.digest()
+
+    def close(self) -> None:
+        """Forget what was asked for, and all pieces."""
+        self._store.forget()
+        self._kept.clear()
+
+
+class OpenUrl(Url):
+    """The URL of an object that is open: whoever opens the URL reads through the same object."""
+
+    opened: StreamedObject
+
+    @property
+    def _kind(self) -> type[Url]:
+        return Url
+
+
+@contextlib.contextmanager
+def opened_once(found: StreamedObject) -> Iterator[OpenUrl]:
+    """The URL of an object, for all that read the object while the block runs."""
+    url = OpenUrl(found.url)
+    url.opened = found
+    try:
+        yield url
+    finally:
+        found.close()
+
+
+def check_unchanged(url: Url, before: Facts) -> None:
+    """Check that an object is still the one that it was."""
+    now = file_facts(url)
+    if (now.size, now.version) != (before.size, before.version):
+        raise IntegrityError(f"{url}: was replaced while it was read; run the same command again")

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from packio.errors import IntegrityError, OptionError
-from packio.index import columns, indexfile, sorting
+from packio.index import columns, indexfile
 from packio.index.building import IndexBuilder, Ranges
-from packio.index.sorting import Keys, key_order
+from packio.index.columns import Keys, key_order
 from packio.sample.facts import Facts
 from packio.sample.record import Field, Record
 
@@ -62,10 +62,10 @@ def _tables(seed: int) -> tuple[list[list[bytes]], list[Keys]]:
 def test_tables_of_keys_are_merged_as_python_orders_bytes(
     seed: int, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sorting, "_ROWS", at_once)
+    monkeypatch.setattr(columns, "_ROWS", at_once)
     lists, tables = _tables(seed)
     keys = list(itertools.chain.from_iterable(lists))
-    ranges = list(sorting.merged_order(tables))
+    ranges = list(columns.merged_order(tables))
     assert np.concatenate(ranges).tolist() == sorted(range(len(keys)), key=keys.__getitem__)
     assert all(len(rows) <= at_once for rows in ranges)
 
@@ -75,10 +75,10 @@ def test_tables_of_keys_are_merged_as_python_orders_bytes(
 def test_an_order_that_is_wrong_is_not_merged(
     order: list[int], at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sorting, "_ROWS", at_once)
+    monkeypatch.setattr(columns, "_ROWS", at_once)
     data, starts = columns.ragged([b"a", b"b", b"c", b"d"])
     with pytest.raises(IntegrityError, match="reindex"):
-        list(sorting.merged_order([Keys(data, starts, np.array(order, np.uint32))]))
+        list(columns.merged_order([Keys(data, starts, np.array(order, np.uint32))]))
 
 
 def _built(records: list[Record[Field]]) -> dict[str, np.ndarray]:

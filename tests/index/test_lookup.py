@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from packio.errors import IntegrityError
-from packio.index import indexfile, layout, lookup
+from packio.index import indexfile, layout
 from packio.index.columns import of_keys
-from packio.index.indexfile import Index
-from packio.index.lookup import KeyBytes, NumberColumns
+from packio.index.indexfile import Index, KeyBytes, NumberColumns
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +38,7 @@ def _written(path: Path, keys: list[bytes], **changes: np.ndarray) -> Index:
 def test_rows_are_those_of_the_columns(
     tmp_path: Path, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookup, "_PART", part)
+    monkeypatch.setattr(indexfile, "_PART", part)
     index = _written(tmp_path / "i", KEYS)
     names = ("image/offset", "image/crc32c", "image/encoding")
     columns = [index.column(name).array().tolist() for name in names]
@@ -52,17 +51,17 @@ def test_rows_are_those_of_the_columns(
 
 
 def test_damage_is_told_where_it_is_first_touched(tmp_path: Path) -> None:
-    count = 2 * lookup._PART
+    count = 2 * indexfile._PART
     path = tmp_path / "i"
     _written(path, [b"%07d" % i for i in range(count)])
     data = bytearray(path.read_bytes())
     header = 8 + int.from_bytes(data[:8], "little")
     start = Index(path)._layout["image/offset"][2] + header
-    data[start + 8 * (lookup._PART + 5)] ^= 1
+    data[start + 8 * (indexfile._PART + 5)] ^= 1
     path.write_bytes(data)
     index = Index(path)
     numbers = NumberColumns([index.column("image/offset"), index.column("image/length")], index)
-    next(numbers(lookup._PART - 1))
+    next(numbers(indexfile._PART - 1))
     for _ in range(2):
         with pytest.raises(IntegrityError, match="column image/offset"):
             numbers(count - 1)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from packio.errors import IntegrityError, NotAPackError, ReadError
-from packio.storage.objects import OpenUrl, StreamedObject
+from packio.storage.stores import OpenUrl, StreamedObject
 from packio.system.files import read_at
 
 _ZLIB = (

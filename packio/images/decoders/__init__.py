@@ -20,7 +20,7 @@ from packio.errors import (
     OptionError,
 )
 from packio.images import jpeg_header, native
-from packio.images.decoders import _raw, pillow
+from packio.images.decoders import pillow
 from packio.images.encodings import DTYPES, RAW
 from packio.system.locks import ForkSafeLock, unforked
 
@@ -222,7 +222,7 @@ class Decoder:
                 return pixels
         elif stored.encoding in RAW:
             with Decoding():
-                return _raw.decode(data, stored, self.mode)
+                return pillow.decode_raw(data, stored, self.mode)
         elif self.name not in ("auto", NATIVE, "pillow"):
             self._count_fallback()
         return pillow.decode(data, self.mode)

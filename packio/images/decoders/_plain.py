@@ -23,7 +23,6 @@ _SAMPLINGS = frozenset(
     {b"\x11", b"\x21\x11\x11", b"\x22\x11\x11", b"\x12\x11\x11", b"\x11\x11\x11"}
 )  # of each component, across << 4 | down
 _MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # not stuffing, RSTn or fill; 22 µs for 70 KB
-_PNM = re.compile(rb"P([56])\s(\d{1,9})\s(\d{1,9})\s255\s")
 _PNG_HARMLESS = frozenset(
     {b"IHDR", b"IDAT", b"IEND", b"pHYs", b"tIME", b"sRGB", b"gAMA", b"cHRM", b"sBIT", b"bKGD"}
 )
@@ -164,47 +163,3 @@ def plain_png(data: bytes) -> PngHeader:
         if kind == b"IEND" and position <= len(data):
             return PngHeader(data[24], data[25])
     raise DecodeError("no IEND chunk: truncated")
-
-
-def plain_webp(data: bytes) -> None:
-    """Check that a WebP is complete, with one frame and without transparency or metadata.
-
-    Source: RFC 9649, sections 2.4 (RIFF header), 2.5 and 2.6 (simple files), 3.4 (VP8L header).
-    """
-    if data[:4] != b"RIFF" or data[8:12] != b"WEBP" or len(data) < 30:
-        raise DecodeError("no WebP header")
-    kind = data[12:16]
-    opaque = kind == b"VP8 " or (kind == b"VP8L" and not data[24] & 0x10)
-    file_size, chunk_size = struct.unpack_from("<I8xI", data, 4)
-    simple = file_size == 12 + chunk_size + chunk_size % 2
-    if not opaque or not simple or 8 + file_size > len(data):
-        raise DecodeError(f"WebP chunk {kind!r}: not a simple opaque file, or truncated")
-
-
-def plain_bmp(data: bytes) -> None:
-    """Check that a BMP is complete and uncompressed, with 24 bits a pixel.
-
-    Source: Microsoft, BITMAPFILEHEADER and BITMAPINFOHEADER.
-    """
-    if data[:2] != b"BM" or len(data) < 54:
-        raise DecodeError("no BMP header")
-    start, header_size, width, height, planes, depth, compression = struct.unpack_from(
-        "<IIiiHHI", data, 10
-    )
-    rows = (3 * width + 3) // 4 * 4 * height  # bytes
-    if (header_size, planes, depth, compression) != (40, 1, 24, 0) or start < 54:
-        raise DecodeError(f"BMP of {depth} bits a pixel, compression {compression}")
-    if width <= 0 or height <= 0 or start + rows > len(data):  # a negative height is upside down
-        raise DecodeError("BMP that is truncated, or upside down")
-
-
-def plain_pnm(data: bytes) -> int:
-    """Check that a PGM or PPM is complete, binary and 8 bits deep; return its channels, 1 or 3."""
-    match = _PNM.match(data)
-    if not match:
-        raise DecodeError("not a plain binary PGM or PPM of 8 bits")
-    channels = 1 if match[1] == b"5" else 3
-    size = int(match[2]) * int(match[3]) * channels  # bytes
-    if not size or match.end() + size > len(data):
-        raise DecodeError("PNM that is truncated, or empty")
-    return channels

@@ -1,4 +1,4 @@
-"""OpenCV: JPEG, PNG, WebP, BMP and PNM; the one that reads 16-bit colour.
+"""OpenCV: JPEG and PNG; the one that reads 16-bit colour.
 
 Any flavour of the cv2 module serves; packio's extra installs ``opencv-python-headless``.
 """
@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING
 
 from packio import registry
 from packio.errors import DecodeError
-from packio.images.decoders._plain import (
-    check_gray,
-    check_scans,
-    plain_bmp,
-    plain_jpeg,
-    plain_png,
-    plain_pnm,
-    plain_webp,
-)
+from packio.images.decoders._plain import check_gray, check_scans, plain_jpeg, plain_png
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -27,7 +19,7 @@ if TYPE_CHECKING:
 
 PACKAGE = "cv2"
 EXTRA = "opencv"
-ENCODINGS = frozenset({"jpeg", "png", "webp", "bmp", "pnm"})
+ENCODINGS = frozenset({"jpeg", "png"})
 MODES = frozenset({"RGB", "GRAY", "UNCHANGED"})
 EXACT = True
 decode_batch = size = None
@@ -68,22 +60,9 @@ def _decoded(data: bytes, mode: str, scale: int = 1) -> np.ndarray:
 
 def _colours(data: bytes, mode: str) -> str:
     """Say which channels are stored, of images that OpenCV and Pillow read alike."""
-    start = data[:4]
-    if start[:2] == b"\xff\xd8":
+    if data[:2] == b"\xff\xd8":
         check_scans(data)
         return _COLOURS[plain_jpeg(data, mode).components]
-    if start == b"\x89PNG":
-        return _png_colours(data, mode)
-    if start[:2] in (b"P5", b"P6"):
-        return _COLOURS[plain_pnm(data)]
-    if start == b"RIFF":
-        plain_webp(data)
-    else:
-        plain_bmp(data)
-    return "RGB"
-
-
-def _png_colours(data: bytes, mode: str) -> str:
     depth, colour = plain_png(data)
     if depth not in _PNG_DEPTHS or colour not in _PNG_COLOURS:
         raise DecodeError(f"opencv: PNG of colour type {colour} with {depth} bits")

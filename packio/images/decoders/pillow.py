@@ -1,15 +1,18 @@
-"""Pillow: every encoding, and the reference that all other decoders are compared to."""
+"""Pillow: every encoding, the reference that all other decoders are compared to; and raw pixels."""
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING
 
-from packio.errors import Decoding, ModeError
+from packio.errors import DecodeError, Decoding, ModeError
 from packio.images import encodings
 
 if TYPE_CHECKING:
     import numpy as np
     from PIL import Image
+
+    from packio.images.decoders import Described
 
 PACKAGE = "PIL"
 EXTRA = None
@@ -23,6 +26,7 @@ decode_batch = size = None
 _CONVERT = {"RGB": "RGB", "GRAY": "L", "RGB_ALPHA": "RGBA"}
 _UNCHANGED = {"1": "L", "La": "LA", "RGBa": "RGBA", "PA": "RGBA", "CMYK": "RGB", "YCbCr": "RGB",
               "LAB": "RGB", "HSV": "RGB", "RGBX": "RGB"}  # fmt: skip
+_CHANNELS = {"RGB": 3, "GRAY": 1, "RGB_ALPHA": 4}
 _STRIP = 1 << 20  # pixels that are converted at a time
 
 
@@ -103,3 +107,37 @@ def _target(image: Image.Image, mode: str, data: bytes) -> str | None:
     if image.mode == "P":
         return "RGBA" if "transparency" in image.info else "RGB"
     return _UNCHANGED.get(image.mode)
+
+
+def decode_raw(data: bytes, stored: Described, mode: str) -> np.ndarray:
+    """Give raw bytes their shape; convert them as Pillow does if their channels are not the mode's.
+
+    The result is (H, W, C), C-contiguous, of the dtype stored.
+    """
+    import numpy as np
+
+    facts = encodings.raw_facts(stored.height, stored.width, stored.channels, stored.dtype)
+    encodings.check_raw(facts, len(data))
+    planes, bgr = encodings.RAW[stored.encoding]
+    height, width, channels = stored.height, stored.width, stored.channels
+    pixels = np.frombuffer(data, np.dtype(stored.dtype).newbyteorder("<"))
+    if planes:
+        pixels = pixels.reshape(channels, height, width).transpose(1, 2, 0)
+    else:
+        pixels = pixels.reshape(height, width, channels)
+    if bgr and channels >= 3:
+        pixels = pixels[..., [2, 1, 0, *range(3, channels)]]
+    pixels = np.require(pixels, requirements=["C", "W"])  # torch warns of what cannot be written
+    return pixels if _CHANNELS.get(mode, channels) == channels else _converted(pixels, mode)
+
+
+def _converted(pixels: np.ndarray, mode: str) -> np.ndarray:
+    """Convert through an uncompressed image in memory, so that Pillow alone converts modes."""
+    from PIL import Image
+
+    if pixels.shape[2] > 4:
+        raise DecodeError(f"{pixels.shape[2]} channels do not fit mode={mode!r}; use UNCHANGED")
+    image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+    file = io.BytesIO()
+    image.save(file, "tiff")
+    return decode(file.getvalue(), mode)

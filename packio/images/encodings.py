@@ -23,21 +23,9 @@ if TYPE_CHECKING:
     from PIL import Image, ImageFile
 
 CODES = {
-    "unknown": 0,
-    "jpeg": 1,
-    "png": 2,
-    "webp": 3,
-    "bmp": 4,
-    "gif": 5,
-    "tiff": 6,
-    "pnm": 7,
-    "jp2": 8,
-    "avif": 9,
-    "raw_hwc_bgr": 252,
-    "raw_bgr": 253,
-    "raw_hwc": 254,
-    "raw": 255,
-}
+    "unknown": 0, "jpeg": 1, "png": 2, "webp": 3, "bmp": 4, "gif": 5, "tiff": 6, "pnm": 7, "jp2": 8,
+    "avif": 9, "raw_hwc_bgr": 252, "raw_bgr": 253, "raw_hwc": 254, "raw": 255,
+}  # fmt: skip
 # Raw pixels, row by row: encoding → (in planes (C, H, W)?, in the order B, G, R?)
 RAW = {
     "raw": (True, False),  # what packio writes
@@ -61,18 +49,9 @@ NAMES = {code: name for name, code in CODES.items()}
 DTYPES = ("uint8", "uint16", "float32")  # position = code in the index
 
 _PILLOW_FORMATS = {
-    "JPEG": "jpeg",
-    "MPO": "jpeg",
-    "PNG": "png",
-    "WEBP": "webp",
-    "BMP": "bmp",
-    "DIB": "bmp",
-    "GIF": "gif",
-    "TIFF": "tiff",
-    "PPM": "pnm",
-    "JPEG2000": "jp2",
-    "AVIF": "avif",
-}
+    "JPEG": "jpeg", "MPO": "jpeg", "PNG": "png", "WEBP": "webp", "BMP": "bmp", "DIB": "bmp",
+    "GIF": "gif", "TIFF": "tiff", "PPM": "pnm", "JPEG2000": "jp2", "AVIF": "avif",
+}  # fmt: skip
 _PNG_CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}  # colour type → channels; 3 (palette) asks Pillow
 _ORIENTATION_TAG = 0x0112
 _OTHERS = {  # Pillow's name of a format that it may not know → how files begin, and what they are

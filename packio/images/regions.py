@@ -3,9 +3,8 @@
 "exact" decodes the box at full quality, so that its pixels are those of the whole image's decode,
 and resizes it with antialiasing. "fast" decodes a box that is much larger than the output at 1/2,
 1/4 or 1/8 of its size. Of another box the native core makes the exact pixels, which takes it less
-time than a library's less exact ones; without the core, "fast" upsamples chroma by repeating it,
-and resizes with the fastest library that is installed. ``packio bench-decode --parity`` tells how
-much the libraries' differ.
+time than a library's less exact ones; without the core, "fast" upsamples chroma by repeating it.
+``packio bench-decode --parity`` tells how much the libraries' pixels differ.
 
 Entropy-coded data of one place are decoded once, whatever number of outputs shows the place, as the
 views of a sample. But where outputs show places that lie apart, each place is decoded by itself,
@@ -14,7 +13,6 @@ because less lies in all of them than in the box that holds them.
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Iterable, Sequence
 from functools import reduce
@@ -22,8 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from packio import registry
-from packio.errors import DecodeError, MissingPackageError
+from packio.errors import DecodeError
 from packio.images import frames, native
 from packio.images.decoders import Decoder, Described
 from packio.images.frames import (
@@ -42,9 +39,6 @@ from packio.images.frames import (
 from packio.images.pixels import render as draw
 
 FIDELITIES = ("exact", "fast")
-# Pixels for one of the output, for which bilinear interpolation needs no antialiasing: for 35 dB on
-# each of the crops of tests/images/test_fidelity.py, as `packio.images.frames.SPARE`.
-_SMOOTH_ENOUGH = 1.25
 _SMOOTH = ("bilinear", "bicubic")  # ways that a smaller image can be resized by, too
 # What a decode takes by itself, in pixels of a box: 0.018 ms beside 1.5 ms for 10^6 pixels. Blocks
 # are decoded whole: about one more along each side. With four crops of 96 of photographs of 500 x
@@ -282,10 +276,11 @@ def render(part: Decoded, need: Need, out: np.ndarray | None) -> np.ndarray:
         out: (C, out_height, out_width), contiguous; all of it is written. None makes one.
     """
     frame, _, orientation, hflip, vflip, fast, how, _ = need
-    small = _resized_fast(part, need) if fast else None
-    pixels = boxed(part.pixels, need) if small is None else small
-    if small is not None:  # it is left to turn and to cut the image
-        frame = Frame(0, 0, *frame[4:6], *frame[4:10])
+    if fast and part.scale > 1 and frame.resizes:
+        pixels = _resize_scaled(part, need)
+        frame = Frame(0, 0, *frame[4:6], *frame[4:10])  # it is left to turn and to cut the image
+    else:
+        pixels = boxed(part.pixels, need)
     if orientation != 1:
         pixels = oriented(pixels, orientation)
     if out is None:
@@ -300,47 +295,19 @@ def boxed(pixels: np.ndarray, need: Need) -> np.ndarray:
     return pixels[top : top + height, left : left + width]
 
 
-def _resized_fast(part: Decoded, need: Need) -> np.ndarray | None:
-    """Resize the box, as stored; None where antialiasing in torch is as good and no slower."""
-    frame, scale = need.frame, part.scale
-    if not frame.resizes:
-        return None
+def _resize_scaled(part: Decoded, need: Need) -> np.ndarray:
+    """Resize the box, as stored, of an image that was decoded smaller: its edges lie anywhere."""
+    from PIL import Image
+
+    frame, scale, pixels = need.frame, part.scale, part.pixels
     size = frame.to_height, frame.to_width
     if need.orientation >= 5:
         size = size[1], size[0]
     top, left, height, width = need.box
     span = (height, width) if frame.ratio is None else map(operator.mul, frame.ratio, size)
     y, x, high, broad = (n / scale for n in (top, left, *span))
-    if scale > 1:
-        return _by_pillow(part.pixels, (x, y, x + broad, y + high), size, need.how)
-    cv2 = _opencv()
-    ratio = max(height / size[0], width / size[1])
-    if need.how != "bilinear" or ratio > _SMOOTH_ENOUGH or not cv2 or frame.ratio is not None:
-        return None
-    if part.pixels.dtype != np.uint8:
-        return None
-    box = boxed(part.pixels, need)
-    small: np.ndarray = cv2.resize(box, (size[1], size[0]), interpolation=cv2.INTER_LINEAR)
-    return small if small.ndim == 3 else small[:, :, None]
-
-
-def _by_pillow(
-    pixels: np.ndarray, box: tuple[float, float, float, float], size: tuple[int, int], how: str
-) -> np.ndarray:
-    """Resize a box whose edges may lie between pixels, with antialiasing."""
-    from PIL import Image
-
     image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
-    method = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}[how]
-    x0, y0, x1, y1 = box
-    edges = x0, y0, min(x1, image.width), min(y1, image.height)
+    method = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}[need.how]
+    edges = x, y, min(x + broad, image.width), min(y + high, image.height)
     small = np.asarray(image.resize((size[1], size[0]), method, edges))
     return small if small.ndim == 3 else small[:, :, None]
-
-
-@functools.cache  # a module or nothing: the same in every process
-def _opencv() -> Any:
-    try:
-        return registry.require("cv2", "opencv")
-    except MissingPackageError:
-        return None

@@ -27,7 +27,7 @@ from typing import Any, overload
 import numpy as np
 
 from packio.errors import IntegrityError, KeyNotFoundError, PackioError
-from packio.index import layout, metadata
+from packio.index import layout
 from packio.index.column import (
     BLOCK,
     Column,
@@ -39,8 +39,7 @@ from packio.index.column import (
     write_checked,
 )
 from packio.index.columns import OF_FILES, RAGGED
-from packio.index.layout import OF_PIXELS, OF_VALUES, canonical_json, check_shapes
-from packio.index.metadata import VERSION
+from packio.index.layout import OF_PIXELS, OF_VALUES, VERSION, canonical_json, check_shapes
 from packio.sample.facts import Facts
 from packio.system import files
 from packio.system.caching import cached_property
@@ -78,18 +77,18 @@ class Index:
 
     def __init__(
         self, path: str | os.PathLike[str], copy: Path | None = None,
-        *, is_one_of_many: bool = False, stays_open: bool = True, far: Far | None = None,
+        *, is_one_of_many: bool = False, far: Far | None = None,
     ) -> None:  # fmt: skip
         self.path: Path = path if isinstance(path, Path) else Path(path)
         self._far = far
         self.length: Length | None
         self._map, self.length = (far.content, far.length) if far is not None else layout.content(
-            copy or self.path, is_one_of_many=is_one_of_many, stays_open=stays_open
+            copy or self.path, is_one_of_many=is_one_of_many
         )  # fmt: skip
         self._bytes = np.frombuffer(self._map, np.uint8)
         header, start = layout.header_of(self._map, self.path)
         self._layout = layout.entries_of(header, len(self._map) - start, self.path)
-        self.metadata: dict[str, Any] = metadata.parsed(header, self.path)
+        self.metadata: dict[str, Any] = layout.parse_metadata(header, self.path)
         arrays = {n: self._view(start, *entry) for n, entry in self._layout.items()}
         checksums = arrays.pop("checksums", np.zeros(0, np.uint32)).copy()  # what may not change
         head = bytes(self._map[:start])

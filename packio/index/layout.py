@@ -1,4 +1,7 @@
-"""How an index file lies on disk: a safetensors file, and which columns it has to have.
+"""How an index file lies on disk: a safetensors file, the columns it has to have, the metadata.
+
+An index may be damaged or forged. Whoever reads the metadata relies on the types that are checked
+here. Keys that are not listed are left alone: a newer packio may have written them.
 
 Source: https://github.com/huggingface/safetensors, section "Format".
 """
@@ -9,15 +12,16 @@ import json
 import math
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from packio.errors import IntegrityError, NotAPackError, ReadError
+from packio.errors import IntegrityError, NotAPackError, ReadError, VersionError
 from packio.index.column import BLOCK, Column, Content, Far, Place, crc32c
 from packio.index.columns import OF_FILES, RAGGED
+from packio.sample.fields import KINDS
 from packio.system import files
 from packio.system.mapping import Length, Status, at_path, mapped
 
@@ -54,9 +58,7 @@ def encode_header(layout: Sequence[tuple[str, Content]], metadata: Mapping[str, 
     return struct.pack("<Q", len(text)) + text
 
 
-def content(
-    path: Path, *, is_one_of_many: bool, stays_open: bool = True
-) -> tuple[bytes | memoryview, Length | None]:
+def content(path: Path, *, is_one_of_many: bool) -> tuple[bytes | memoryview, Length | None]:
     """The bytes of an index file: a copy if the file is small, else a map of the file.
 
     A copy does not change while it is read: reading 64 MB takes 20 ms. Processes share the map of a
@@ -70,7 +72,7 @@ def content(
             if size <= _MOST_PRIVATE and not is_one_of_many:
                 return file.read(size), None
             inode = status.st_dev, status.st_ino
-            now = Status(file.fileno()) if stays_open else at_path(path, inode)
+            now = at_path(path, inode) if is_one_of_many else Status(file.fileno())
             return mapped(file.fileno(), size).data, Length(path, size, now)
     except OSError as error:
         raise ReadError(f"{path}: {error.strerror}; an index file was expected") from error
@@ -162,33 +164,42 @@ OF_PIXELS = {
     "height": "<u4", "width": "<u4", "encoding": "u1", "orientation": "u1", "channels": "u1",
     "dtype": "u1",
 }  # fmt: skip
-PER_SAMPLE = {f"image/{name}": code for name, code in (OF_VALUES | OF_PIXELS).items()}
-_OF_KEYS = {"key_data": ("u1",), "key_offsets": ("<i8",), "key_order": ("<u4", "<i8")}
+_OF_FIELDS = OF_VALUES | OF_PIXELS
+PER_SAMPLE = {f"image/{name}": code for name, code in _OF_FIELDS.items()}
 REQUIRED = {  # name → dtypes
-    **{n: (code,) for n, code in PER_SAMPLE.items()}, **_OF_KEYS, **OF_FILES
+    **{n: (code,) for n, code in PER_SAMPLE.items()},
+    "key_data": ("u1",), "key_offsets": ("<i8",), "key_order": ("<u4", "<i8"), **OF_FILES,
+}  # fmt: skip
+_TYPES = REQUIRED | {
+    "split": ("u1",), "meta_offsets": ("<i8",), "meta_data": ("u1",), "box_offsets": ("<i8",),
+    "seek_offsets": ("<i8",), "seek_data": ("u1",), "boxes": ("<f4",),
 }  # fmt: skip
 
 
-def check_shapes(
-    columns: dict[str, Column], path: Path, required: Mapping[str, tuple[str, ...]] = REQUIRED
-) -> None:
-    """Check the columns that an index has to have, and the lengths of all others."""
-    missing = [n for n in required if n not in columns]
-    if missing:
+def check_shapes(columns: dict[str, Column], path: Path) -> None:
+    """Check the columns that an index has to have, and the types and shapes of all that it has."""
+    if missing := [n for n in REQUIRED if n not in columns]:
         raise NotAPackError(f"{path}: columns missing: {', '.join(missing)}")
-    shapes = {name: columns[name].shape for name in required}
-    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
-    samples, files = sizes.get("image/offset", 0), sizes["file_bytes"]
-    expected = dict.fromkeys((*PER_SAMPLE, "key_order"), (samples,)) | {
-        "key_offsets": (samples + 1,), "key_data": (sizes.get("key_data", 0),),
-        "file_bytes": (files,), "file_digest": (files, 32),
-        "file_path_offsets": (files + 1,), "file_path_data": (sizes["file_path_data"],),
+    samples, files = (math.prod(columns[n].shape) for n in ("image/offset", "file_bytes"))
+    boxes = columns["boxes"].shape[0] if "boxes" in columns else 0
+    shapes = dict.fromkeys(("key_order", "split"), (samples,)) | {
+        **dict.fromkeys(RAGGED, (samples + 1,)), "boxes": (boxes, 4), "file_bytes": (files,),
+        "file_digest": (files, 32), "file_path_offsets": (files + 1,),
     }  # fmt: skip
-    for name, codes in required.items():
-        if shapes[name] != expected[name] or columns[name].dtype not in codes:
+    for name, column in columns.items():
+        field, slash, part = name.partition("/")
+        if slash and field == "boxes":
+            shape, codes = (boxes,), ("<i8",) if part == "labels" else ("<i8", "<f4")
+        elif slash and part in _OF_FIELDS:
+            shape, codes = (samples,), (_OF_FIELDS[part],)
+        elif name in _TYPES:
+            shape, codes = shapes.get(name, column.shape[:1]), _TYPES[name]
+        else:
+            continue
+        if column.shape != shape or column.dtype not in codes:
             raise NotAPackError(
-                f"{path}: column {name} is {columns[name].dtype} {shapes[name]}, "
-                f"expected {' or '.join(codes)} {expected[name]}"
+                f"{path}: column {name} is {column.dtype} {column.shape}, "
+                f"expected {' or '.join(codes)} {shape}"
             )
     label = columns.get("label")
     if label is not None and not (
@@ -196,37 +207,142 @@ def check_shapes(
         and (label.dtype.str, len(label.shape)) in (("<i8", 1), ("<f4", 2), ("<i8", 2))
     ):
         raise NotAPackError(f"{path}: column label is {label.dtype} {label.shape}")
-    if "image/offset" in required:
-        _check_optional(columns, samples, path)
-
-
-def _check_optional(columns: dict[str, Column], samples: int, path: Path) -> None:
-    """Check the columns of further fields, of boxes, metadata and splits."""
-    boxes = columns["boxes"].shape[0] if "boxes" in columns else 0
-    expected: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {
-        "split": ((samples,), ("u1",)),
-        "meta_offsets": ((samples + 1,), ("<i8",)),
-        "meta_data": (columns["meta_data"].shape[:1] if "meta_data" in columns else (), ("u1",)),
-        "box_offsets": ((samples + 1,), ("<i8",)),
-        "seek_offsets": ((samples + 1,), ("<i8",)),
-        "seek_data": (columns["seek_data"].shape[:1] if "seek_data" in columns else (), ("u1",)),
-        "boxes": ((boxes, 4), ("<f4",)),
-    }
-    codes = OF_VALUES | OF_PIXELS
-    for name, column in columns.items():
-        field, slash, part = name.partition("/")
-        if slash and field == "boxes":
-            expected[name] = (boxes,), ("<i8",) if part == "labels" else ("<i8", "<f4")
-        elif slash and part in codes:
-            expected[name] = (samples,), (codes[part],)
-        elif name not in expected:
-            continue
-        wanted, dtypes = expected[name]
-        if column.shape != wanted or column.dtype not in dtypes:
-            raise NotAPackError(
-                f"{path}: column {name} is {column.dtype} {column.shape}, "
-                f"expected {' or '.join(dtypes)} {wanted}"
-            )
-    for starts, data in RAGGED.items():  # of the keys both are required anyway
+    for starts, data in RAGGED.items():
         if (data in columns) != (starts in columns):
             raise NotAPackError(f"{path}: only one of the columns {data} and {starts} is there")
+
+
+VERSION = 2
+ORIGINS = "origins"  # what became of the source's fields: see `packio.sample.origins`
+_LARGEST = (1 << 63) - 1  # number
+
+_Check = Callable[[Any], bool]
+
+
+def parse_metadata(header: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """The metadata in the header of an index, checked."""
+    try:
+        metadata = json.loads(header["__metadata__"]["packio"])
+        version = metadata["version"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise NotAPackError(f"{path}: the metadata does not parse ({error})") from error
+    if type(version) is not int or version < VERSION:
+        raise NotAPackError(f"{path}: index version {version!r}; expected {VERSION}; pack again")
+    if version > VERSION:
+        raise VersionError(
+            f"{path}: index version {version}, this packio reads up to {VERSION}; "
+            "update it: pip install -U packio"
+        )
+    for name, (is_right, expected) in _EXPECTED.items():
+        if metadata.get(name) is None:
+            metadata.pop(name, None)
+        elif not is_right(metadata[name]):
+            raise NotAPackError(
+                f"{path}: metadata {name!r} is {metadata[name]!a:.60}, expected {expected}; "
+                "restore the index, or make a new one: packio reindex"
+            )
+    return metadata  # type: ignore[no-any-return]  # parsed JSON
+
+
+def origins_of(metadata: Mapping[str, Any]) -> dict[str, str | None]:
+    """What became of the fields of the source that a pack was made of; `packio.sample.origins`."""
+    return dict(metadata.get(ORIGINS) or {})
+
+
+def _of(*kinds: type) -> _Check:
+    return lambda value: isinstance(value, kinds)
+
+
+_is_text, _is_flag, _is_object = _of(str), _of(bool), _of(dict)
+
+
+def _is_int(value: Any) -> bool:
+    return type(value) is int and abs(value) <= _LARGEST
+
+
+def _is_count(value: Any) -> bool:
+    return _is_int(value) and value >= 0
+
+
+def _is_number(value: Any) -> bool:
+    return _is_int(value) or isinstance(value, float)
+
+
+def _is_file_name(value: Any) -> bool:
+    """Whether a value names a file within the pack."""
+    return (
+        isinstance(value, str) and value not in ("", "..") and not value.startswith("/")
+        and "\0" not in value and ".." not in value.split("/")
+    )  # fmt: skip
+
+
+def _list_of(is_right: _Check) -> _Check:
+    return lambda value: isinstance(value, list) and all(map(is_right, value))
+
+
+def _object_of(is_right: _Check) -> _Check:
+    return lambda value: isinstance(value, dict) and all(map(is_right, value.values()))
+
+
+def _object(*needed: str, **checks: _Check) -> _Check:
+    """An object that has the needed names; each value that has a check must pass it."""
+    return lambda value: (
+        isinstance(value, dict)
+        and all(name in value for name in needed)
+        and all(is_right(value[name]) for name, is_right in checks.items() if name in value)
+    )
+
+
+def _is_fields(value: Any) -> bool:
+    kinds = _object_of(lambda kind: isinstance(kind, str) and kind in KINDS)
+    return kinds(value) and all(n and "/" not in n for n in value)
+
+
+def _is_rgb(value: Any) -> bool:
+    return _list_of(_is_number)(value) and len(value) == 3
+
+
+def _is_recipe(value: Any) -> bool:
+    return _object(
+        source=_is_text, reading=_is_object, choice=_is_object, writing=_is_object,
+        encoding=_object("encode", encode=_is_text), check=_is_text,
+        seek_points=_is_flag, is_mixed=_is_flag,
+        stats=lambda count: count is None or _is_count(count),
+        levels=lambda levels: levels is None or _is_object(levels),
+    )(value)  # fmt: skip
+
+
+# Name → check of the value, and what the value should be.
+_EXPECTED: dict[str, tuple[_Check, str]] = {
+    "format": (_is_text, "the name of a format"),
+    "access": (_is_text, "'range' or the name of a format"),
+    "fields": (_is_fields, f"names of fields, each with a kind of {', '.join(KINDS)}"),
+    "classes": (_list_of(_is_text), "a list of class names"),
+    "splits": (_list_of(_is_text), "a list of names of splits"),
+    "counts": (_object_of(_is_count), "numbers of samples"),
+    "source": (_object(kind=_is_text), "an object with the kind of the source"),
+    "recipe": (_is_recipe, "a recipe"),
+    "options": (_object_of(_is_text), "options"),
+    "labels": (_object(min=_is_int, offset=_is_int), "the least label and an offset"),
+    "statistics": (
+        _object("images", "bad", "seed", "mean", "std", images=_is_count, bad=_is_count,
+                seed=_is_int, mean=_is_rgb, std=_is_rgb),
+        "mean and std of three channels, and of how many images"),
+    "shards": (
+        _list_of(_object("name", "samples", name=_is_file_name, samples=_is_count)),
+        "a list of the shards, each with its name and its number of samples"),
+    "versions": (_object_of(_is_text), "versions of libraries"),
+    "plan": (_is_text, "a digest"),
+    "merged": (_list_of(_is_text), "digests"),
+    ORIGINS: (
+        _object_of(lambda name: name is None or _is_text(name)),
+        "names of the source's fields, each with its name in the pack or null"),
+    "remarks": (_list_of(_is_text), "lines of text"),
+    "told": (_list_of(_is_text), "lines of text"),  # by packing
+    "left_out": (
+        _list_of(lambda pair: _list_of(_is_text)(pair) and len(pair) == 2),
+        "keys and reasons of records that are left out"),
+    "selection": (
+        _object("pack", "digest", "samples", pack=_is_text, digest=_is_text, samples=_is_count),
+        "the pack that the samples were selected of, its digest and its number of samples"),
+}  # fmt: skip

@@ -20,7 +20,7 @@ import numpy as np
 
 from packio.errors import NotAPackError, OptionError, PackioError, UnfinishedPackError
 from packio.index import indexfile
-from packio.index.metadata import origins_of
+from packio.index.layout import origins_of
 from packio.packing import sourcing
 from packio.packing.fields.job import check_none_left
 from packio.packing.images.levels import without_levels

@@ -19,7 +19,6 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -27,7 +26,7 @@ from packio import registry
 from packio.errors import IntegrityError, ReadError
 from packio.storage import urls
 from packio.storage.fsspec_store import FsspecStore
-from packio.storage.remote_store import CONNECTIONS, RemoteStore
+from packio.storage.remote_store import CONNECTIONS
 from packio.storage.store import Facts
 from packio.storage.urls import Url
 
@@ -52,10 +51,13 @@ class Wanted(NamedTuple):
     is_whole: bool = False  # so an answer may be the object, and no range
 
 
-class HttpStore(RemoteStore):
-    """Objects of a web server. A forked process makes connections of its own."""
+class HttpStore(FsspecStore):
+    """Objects of a web server, which fsspec lists and writes.
 
-    looks_ahead, lists_folders = True, False
+    A forked process makes connections of its own.
+    """
+
+    looks_ahead, lists_folders = True, False  # type: ignore[assignment]  # always
     certificates: str | None = None  # file of those to trust; None: the system's
     advice = ""  # where nobody answers
 
@@ -102,17 +104,6 @@ class HttpStore(RemoteStore):
             if answer.status not in (200, 206, 416):
                 raise failure(url, answer)
             return _facts_of(answer)
-
-    def list(self, *, deep: bool = True) -> dict[str, Facts]:
-        """See `Store.list`; servers of web pages list folders as pages, which fsspec reads."""
-        return FsspecStore(self.root).list(deep=deep)
-
-    def put(self, name: str, data: bytes | Path) -> Facts:
-        """See `Store.put`; fsspec writes."""
-        return FsspecStore(self.root).put(name, data)
-
-    def remove(self, name: str) -> None:
-        FsspecStore(self.root).remove(name)
 
     def whole(self, name: str, facts: Facts) -> bytes:
         if facts.size == 0:

@@ -115,7 +115,7 @@ class Journal:
     def find(self, number: int) -> indexfile.Index | None:
         """The record of a finished task, or None."""
         try:
-            return indexfile.Index(self._record(number), is_one_of_many=True, stays_open=False)
+            return indexfile.Index(self._record(number), is_one_of_many=True)
         except PackioError:
             return None
 

@@ -34,16 +34,7 @@ from packio.errors import (
 )
 from packio.index.indexfile import INDEX_SUFFIX, UNFINISHED_SUFFIX
 from packio.storage.journal import Journal
-from packio.system import interrupts, locks, memory
-from packio.system.files import (
-    check_folder_of,
-    check_length,
-    free_bytes,
-    remove,
-    replacing,
-    sync,
-    sync_tree,
-)
+from packio.system import files, interrupts, locks, memory
 
 # What lies in a workshop.
 LOCK = "lock"  # an empty file that the run has locked
@@ -92,7 +83,7 @@ class Workshop:
             if path.name == SHARDS:
                 Journal(path).discard()
             else:
-                remove(path)
+                files.remove(path)
 
     def _published(self) -> bool:
         """Tell whether the interrupted run had put its output in place."""
@@ -129,44 +120,40 @@ class Workshop:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
                 raise
 
-    def publish(self, files: Sequence[str] | None = None, old: Sequence[str] = ()) -> None:
+    def publish(self, names: Sequence[str] | None = None, old: Sequence[str] = ()) -> None:
         """Make all files durable and move them into place."""
-        sync_tree(self.built)
-        if files is None:
+        files.sync_tree(self.built)
+        if names is None:
             if os.path.lexists(self.out):
                 self.out.rename(self.folder / REPLACED)
             self.built.rename(self.out)
         else:
-            self._publish_files(files, old)
-        sync(self.out.parent)
+            self._publish_files(names, old)
+        files.sync(self.out.parent)
 
-    def _publish_files(self, files: Sequence[str], old: Sequence[str]) -> None:
+    def _publish_files(self, names: Sequence[str], old: Sequence[str]) -> None:
         """Put the files in place one by one; an interruption before the last is undone."""
         here = self.out.parent
-        there = {n for n in (*files, *old) if os.path.lexists(here / n)}
+        there = {n for n in (*names, *old) if os.path.lexists(here / n)}
         strangers = sorted(there - set(old))
         if strangers and not os.path.lexists(self.out):  # else all of them are replaced
             raise OutputExistsError(
                 f"{self.out}: {', '.join(strangers)} beside it exists and belongs to no pack; "
                 "move it away, or choose another name"
             )
-        fresh = [os.fsencode(n) for n in files if n not in there]
-        self._note(fresh)
-        (self.folder / REPLACED).mkdir()
-        sync_tree(self.folder)
-        for name in sorted(there, key=lambda n: n != files[-1]):  # the index goes first
-            (here / name).rename(self.folder / REPLACED / name)
-        sync(self.folder / REPLACED)
-        for name in files:
-            (self.built / name).rename(here / name)
-        sync(here)
-        (self.folder / PUBLISHED).touch()
-        sync(self.folder)
-
-    def _note(self, fresh: Sequence[bytes]) -> None:
-        """Write the names of files that replace no others, before anything is moved."""
-        with replacing(self.folder / NEW_FILES) as file:
+        fresh = [os.fsencode(n) for n in names if n not in there]
+        with files.replacing(self.folder / NEW_FILES) as file:  # before anything is moved
             file.write(b"\0".join(fresh))
+        (self.folder / REPLACED).mkdir()
+        files.sync_tree(self.folder)
+        for name in sorted(there, key=lambda n: n != names[-1]):  # the index goes first
+            (here / name).rename(self.folder / REPLACED / name)
+        files.sync(self.folder / REPLACED)
+        for name in names:
+            (self.built / name).rename(here / name)
+        files.sync(here)
+        (self.folder / PUBLISHED).touch()
+        files.sync(self.folder)
 
 
 @contextmanager
@@ -178,7 +165,7 @@ def opened(
     At the beginning, what an interrupted run left is cleared, except the journal of its finished
     shards. The journal also stays if this run ends with an error that another run may not meet.
     """
-    check_length(out)
+    files.check_length(out)
     shop = Workshop.of(out, suffix)
     folder = shop.folder
     lock = -1
@@ -190,7 +177,7 @@ def opened(
         yield shop
         if not shared:
             shop.remove()
-            sync(out.parent)
+            files.sync(out.parent)
     except BaseException as raised:
         error = MemoryError() if memory.ran_out(raised) else raised
         shop.keep = (
@@ -256,7 +243,7 @@ def _lock(out: Path, folder: Path, *, shared: bool = False) -> int:
                 continue  # another run removed the workshop just now
             if os.path.isdir(out.parent):
                 raise CannotCreateError(f"{out}: nothing can be made in {out.parent}") from error
-            check_folder_of(out)
+            files.check_folder_of(out)
             raise CannotCreateError(f"{out}: {error.strerror}") from error
         except OSError as error:
             if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()):
@@ -358,7 +345,7 @@ def _as_output_error(error: OSError, out: Path) -> OutputError:
     free = ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         with suppress(OSError):
-            free = f"; {free_bytes(out.parent):,} bytes are free"
+            free = f"; {files.free_bytes(out.parent):,} bytes are free"
         free += "; make room and run it again"
     name = f" ({error.filename})" if error.filename else ""
     return OutputError(f"{out}: {error.strerror or error}{name}{free}")

@@ -85,7 +85,7 @@ def test_processes_that_open_at_once_share_one_file(
         return make(self, *given)
 
     def work() -> None:
-        blocks.CachedIndex._made_once = slowly  # type: ignore[method-assign,assignment]  # in the child only
+        blocks.CachedIndex._made_once = slowly  # type: ignore[method-assign]  # in the child only
         assert int(packio.open(url).index_file.column("label").array().sum()) > 0
 
     children = [context.Process(target=work) for _ in range(6)]

@@ -17,7 +17,7 @@ from packio.index import columns as made
 from packio.index import indexfile, raw_blocks
 from packio.index.column import Content
 from packio.index.indexfile import Index
-from packio.index.metadata import origins_of
+from packio.index.layout import origins_of
 from packio.packing.images import encode
 from packio.packing.images.levels import Levels
 from packio.packing.plan.planning import Plan

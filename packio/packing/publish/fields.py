@@ -19,7 +19,7 @@ from packio.index import indexfile
 from packio.index.column import Content
 from packio.index.columns import OF_FILES
 from packio.index.indexfile import Index
-from packio.index.metadata import ORIGINS, origins_of
+from packio.index.layout import ORIGINS, origins_of
 from packio.packing.publish import assembly
 from packio.packing.run import stat_cache
 from packio.packs import opening

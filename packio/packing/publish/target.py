@@ -16,7 +16,7 @@ from packio.errors import (
     UnfinishedPackError,
 )
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, Index
-from packio.index.metadata import origins_of
+from packio.index.layout import origins_of
 from packio.packing.plan.planning import Plan
 from packio.packing.publish import uploading
 from packio.packing.publish.assembly import deep_pixels

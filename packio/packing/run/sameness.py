@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from packio.index.indexfile import Index, crc32c
-from packio.index.metadata import origins_of
+from packio.index.layout import origins_of
 from packio.packing.plan.planning import Plan
 from packio.packing.run import stat_cache
 from packio.packing.run.reading import Treatment, read_ahead

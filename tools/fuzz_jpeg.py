@@ -19,7 +19,7 @@ import atheris
 import numpy as np
 
 with atheris.instrument_imports(include=["packio"]):
-    from packio.images import jpeg_header
+    from packio.images import encodings
 
 from PIL import Image
 
@@ -28,7 +28,7 @@ _END_OF_SOS = b"\0\x3f\0"
 
 
 def _check(data: bytes) -> None:
-    found = jpeg_header.parse(data)
+    found = encodings.parse_jpeg(data)
     if found is not None and not (found.height > 0 and found.width > 0):
         raise AssertionError
 

@@ -36,7 +36,7 @@ from packio.formats.blobs import ranges
 from packio.formats.hdf5 import variable
 from packio.formats.lmdb import values as lmdb_values
 from packio.formats.wire import Malformed, pickles, protobuf
-from packio.images import encodings, jpeg_header, png
+from packio.images import encodings, png
 from packio.index import indexfile
 
 
@@ -362,7 +362,7 @@ def _jpegs() -> list[bytes]:
 
 @target("jpeg header", _jpegs)
 def _jpeg_header(data: bytes) -> None:
-    jpeg_header.parse(data)
+    encodings.parse_jpeg(data)
     encodings.read_facts(data)
 
 

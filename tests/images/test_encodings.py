@@ -13,7 +13,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from packio.errors import DecodeError
-from packio.images import encodings, jpeg_header
+from packio.images import encodings
 from packio.images.decoders import pillow
 
 _PHOTO = Image.fromarray(np.random.default_rng(0).integers(0, 256, (21, 34, 3), dtype=np.uint8))
@@ -95,7 +95,7 @@ def test_every_code_has_one_name() -> None:
 @pytest.mark.parametrize("value", range(1, 9))
 def test_jpeg_orientation_is_read_in_both_byte_orders(order: str, value: int) -> None:
     data = _with_orientation(order, value)
-    parsed = jpeg_header.parse(data)
+    parsed = encodings.parse_jpeg(data)
     assert parsed is not None
     assert parsed.orientation == value
     assert encodings.read_facts(data).orientation == value
@@ -106,7 +106,7 @@ def test_jpeg_orientation_is_read_in_both_byte_orders(order: str, value: int) ->
 @pytest.mark.filterwarnings("ignore:Metadata Warning:UserWarning")
 def test_odd_orientation_is_left_to_pillow(order: str, value: int, kind: int, count: int) -> None:
     data = _with_orientation(order, value, kind, count)
-    parsed = jpeg_header.parse(data)
+    parsed = encodings.parse_jpeg(data)
     assert parsed is not None
     assert parsed.orientation is None
     _assert_turned_like_pillow(data)
@@ -173,7 +173,7 @@ def test_facts_of_a_jpeg_agree_with_pillow_wherever_bits_are_flipped() -> None:
     for _ in range(400):
         damaged = bytearray(data)
         damaged[randomness.randrange(700)] ^= 1 << randomness.randrange(8)
-        parsed = jpeg_header.parse(bytes(damaged))
+        parsed = encodings.parse_jpeg(bytes(damaged))
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -192,17 +192,17 @@ def test_an_empty_file_is_called_empty() -> None:
 def test_the_header_parser_skips_fill_bytes_and_other_segments() -> None:
     jpeg = _saved("JPEG")
     comment = b"\xff\xff\xff\xfe\0\x05hi!"  # two fill bytes, then a comment
-    assert jpeg_header.parse(jpeg[:2] + comment + jpeg[2:]) == jpeg_header.parse(jpeg)
+    assert encodings.parse_jpeg(jpeg[:2] + comment + jpeg[2:]) == encodings.parse_jpeg(jpeg)
 
 
 def test_a_second_exif_segment_is_left_to_pillow() -> None:
     data = _with_orientation("<", 6)
     segment = data[2 : data.index(b"\xff\xe0")]
-    parsed = jpeg_header.parse(data[:2] + segment + data[2:])
+    parsed = encodings.parse_jpeg(data[:2] + segment + data[2:])
     assert parsed is not None
     assert parsed.orientation is None
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xd8", b"\x89PNG", b"\xff\xd8\xff\xda\0\2"])
 def test_what_has_no_frame_header_parses_to_none(data: bytes) -> None:
-    assert jpeg_header.parse(data) is None
+    assert encodings.parse_jpeg(data) is None

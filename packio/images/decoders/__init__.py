@@ -19,7 +19,7 @@ from packio.errors import (
     ModeError,
     OptionError,
 )
-from packio.images import jpeg_header, native
+from packio.images import encodings, native
 from packio.images.decoders import pillow
 from packio.images.encodings import DTYPES, RAW
 from packio.system.locks import ForkSafeLock, unforked
@@ -256,7 +256,7 @@ class Decoder:
         Returns:
             The pixels, and their scale: 1 if the library cannot decode at a smaller size.
         """
-        if stored.encoding == "jpeg" and (scale == 1 or jpeg_header.has_dct(data)):
+        if stored.encoding == "jpeg" and (scale == 1 or encodings.has_dct(data)):
             plugin = self._fitting(stored)
             if plugin is not None and plugin.decode_fast is not None:
                 pixels = self._tried(plugin.decode_fast, data, self.mode, scale)

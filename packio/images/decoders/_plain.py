@@ -12,7 +12,7 @@ import struct
 from typing import NamedTuple
 
 from packio.errors import DecodeError
-from packio.images import jpeg_header
+from packio.images import encodings
 from packio.images.encodings import PNG_MAGIC
 
 _EOI, _SOS = 0xD9, 0xDA
@@ -35,9 +35,9 @@ class PngHeader(NamedTuple):
     colour: int  # 0 gray, 2 RGB, 3 palette, 4 gray and alpha, 6 RGB and alpha
 
 
-def plain_jpeg(data: bytes, mode: str) -> jpeg_header.JpegHeader:
+def plain_jpeg(data: bytes, mode: str) -> encodings.JpegHeader:
     """Check that a JPEG is 8 bits deep, and gray or, if the mode is not GRAY, in three colours."""
-    facts = jpeg_header.parse(data)
+    facts = encodings.parse_jpeg(data)
     if facts is None:
         raise DecodeError("an unusual JPEG header")
     if facts.precision != 8 or facts.components not in (1, 3):

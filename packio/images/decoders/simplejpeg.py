@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from packio import registry
 from packio.errors import DecodeError
-from packio.images import jpeg_header
+from packio.images import encodings
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -64,5 +64,5 @@ def decode_fast(data: bytes, mode: str, scale: int) -> np.ndarray:
 
 def _check(data: bytes, colours: str, mode: str) -> None:
     """Refuse what Pillow refuses or converts otherwise: CMYK is 1 grey level off."""
-    if colours not in _SOURCES[mode] or jpeg_header.parse(data) is None:
+    if colours not in _SOURCES[mode] or encodings.parse_jpeg(data) is None:
         raise ValueError(f"{colours} pixels for mode {mode}, or an unusual header")

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from packio.errors import PackioError
-from packio.images import jpeg_header
+from packio.images import encodings
 from packio.images.decoders import MAX_PIXELS, Decoder
 from packio.images.encodings import RAW, opened
 from packio.inspecting.pages import as_base64, readable
@@ -190,7 +190,7 @@ def make_thumbnail(
         if image.mode[0] in "IF":
             small = _from_array(np.asarray(image))
         # thumbnail() decodes less of the other JPEGs
-        elif image.format != "JPEG" or not jpeg_header.has_dct(data):
+        elif image.format != "JPEG" or not encodings.has_dct(data):
             small = image.convert("RGB")
         small.thumbnail((edge, edge))
         small = small.convert("RGB")

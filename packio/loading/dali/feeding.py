@@ -15,7 +15,7 @@ import numpy as np
 from packio.batches.columns import make_each
 from packio.batches.framing import Framing, Settings, by_position
 from packio.datasets.shared_state import Seed, Seeded
-from packio.images import jpeg_header, regions
+from packio.images import encodings, regions
 from packio.images.encodings import PNG_MAGIC
 from packio.images.frames import oriented
 from packio.images.regions import Need
@@ -129,6 +129,6 @@ def _is_plain(data: bytes, row: Row) -> bool:
             and b"IEND" in end
             and row.orientation == 1
         )
-    header = jpeg_header.parse(data) if row.encoding == "jpeg" else None
+    header = encodings.parse_jpeg(data) if row.encoding == "jpeg" else None
     said: Any = (row.height, row.width, row.channels, 8, row.orientation)
     return b"\xff\xd9" in end and header is not None and said == (*header[:4], header.orientation)

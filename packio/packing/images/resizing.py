@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from packio.errors import DecodeError, Decoding, LimitError, ModeError, OptionError
-from packio.images import encodings, jpeg_header
+from packio.images import encodings
 from packio.images.decoders import MAX_PIXELS
 from packio.packing.images import colours, encoders
 
@@ -92,7 +92,7 @@ def decode_scaled(image: Image.Image, data: bytes, to: Size) -> Box:
     Returns:
         Box of the decoded image that covers the whole image; its edge may lie within a pixel.
     """
-    if not jpeg_header.has_dct(data):
+    if not encodings.has_dct(data):
         return (0, 0, *image.size)
     drafted = image.draft(None, (math.ceil(1.5 * to[0]), math.ceil(1.5 * to[1])))
     return drafted[1] if drafted else (0, 0, *image.size)

@@ -86,17 +86,9 @@ def make(
 ) -> list[np.ndarray]:  # fmt: skip
     """Make outputs of an image: by the native core, or else by `decode` and `render`.
 
-    Args:
-        decoder: Of the mode that the outputs have.
-        data: The encoded bytes, checked.
-        stored: What the index says of the whole image, or of the level.
-        needs: What each output needs; all of one level.
-        outs: Where each goes, as of `render`.
-        points: The seek points of a JPEG.
-
-    Returns:
-        The outputs. Under "fast" the pixels of an image that the core declines may differ from
-        those of an output that is made alone.
+    ``stored`` says what the index does of the whole image, or of the level of which all ``needs``
+    are. Under "fast" the pixels of an image that the core declines may differ from those of an
+    output that is made alone.
     """
     made: list[Any] = list(outs)
     left: Sequence[int] | None = None
@@ -268,13 +260,7 @@ def check_whole(size: tuple[int, ...], stored: Described, scale: int = 1) -> Non
 
 
 def render(part: Decoded, need: Need, out: np.ndarray | None) -> np.ndarray:
-    """Make an output of what was decoded.
-
-    Args:
-        part: As `decode` gave it.
-        need: What the output needs.
-        out: (C, out_height, out_width), contiguous; all of it is written. None makes one.
-    """
+    """Make an output of what was decoded: in ``out``, (C, out_height, out_width), or anew."""
     frame, _, orientation, hflip, vflip, fast, how, _ = need
     if fast and part.scale > 1 and frame.resizes:
         pixels = _resize_scaled(part, need)

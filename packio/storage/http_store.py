@@ -35,10 +35,6 @@ _GIVEN = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")  # of Content-Range
 _MISSING = (404, 410)  # statuses of HTTP
 
 
-class BusyError(OSError):
-    """The service asks to come again later."""
-
-
 _NONE: Mapping[str, str] = {}
 
 
@@ -254,7 +250,7 @@ def failure(url: Url, answer: Any) -> Exception:
     if status in (401, 403):
         return PermissionError(errno.EACCES, text)
     if status in urls.BUSY or status >= 500:
-        return BusyError(text)
+        return OSError(text)  # come again later
     return ReadError(f"{url}: {text}")
 
 

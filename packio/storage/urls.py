@@ -174,7 +174,7 @@ def errors_as(kind: type[PackioError], where: object) -> Iterator[None]:
 def _advice(error: Exception) -> str:
     """Name the setting that is wrong."""
     text = str(error)
-    if _lacks_credentials(error):
+    if type(error).__name__ in _NO_CREDENTIALS:
         return f"; {_CREDENTIALS}"
     if type(error).__name__ == "EndpointConnectionError":
         return f"; {ENDPOINT}"
@@ -187,12 +187,7 @@ def _advice(error: Exception) -> str:
 
 def _is_hopeless(error: BaseException) -> bool:
     """Tell whether a setting is wrong: botocore has a plain ValueError for a wrong endpoint."""
-    is_set_wrong = type(error) is ValueError or type(error).__name__ in _HOPELESS
-    return is_set_wrong or _lacks_credentials(error)
-
-
-def _lacks_credentials(error: BaseException) -> bool:
-    return type(error).__name__ in _NO_CREDENTIALS
+    return type(error) is ValueError or type(error).__name__ in _HOPELESS | _NO_CREDENTIALS
 
 
 def patience(length: int) -> float:

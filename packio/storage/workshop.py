@@ -75,7 +75,7 @@ class Workshop:
         if not published:
             self._put_back()
         kept = [LOCK, MARKER]
-        if self.keep and not published and has_records(self.shards):
+        if self.keep and not published and any(self.shards.glob(f"*{INDEX_SUFFIX}")):
             kept += [SHARDS, BUILT]
         left = [path for path in self.folder.iterdir() if path.name not in kept]
         # The last two say what the other files mean.
@@ -222,13 +222,6 @@ def check_idle(out: Path) -> None:
 
 def _held(out: Path) -> str:
     return f"{out}: another packio is packing into it; wait for it to end"
-
-
-def has_records(shards: Path) -> bool:
-    """Tell whether a journal's folder has a finished shard."""
-    with suppress(OSError):
-        return any(name.endswith(INDEX_SUFFIX) for name in os.listdir(shards))
-    return False
 
 
 def _lock(out: Path, folder: Path, *, shared: bool = False) -> int:

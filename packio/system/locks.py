@@ -114,8 +114,10 @@ def _opened_and_locked(path: Path) -> IO[bytes]:
     while True:
         file = path.open("ab")
         try:
-            if not wait_for_lock(file, _PATIENCE) or _is_named(file, path):
-                return file
+            is_ours = wait_for_lock(file, _PATIENCE)
+            with contextlib.suppress(FileNotFoundError):
+                if not is_ours or os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                    return file
         except OSError:  # no locks on this file system
             file.close()
             return _stand_in(path)
@@ -136,13 +138,6 @@ def wait_for_lock(file: IO[Any], patience: float) -> bool:
             return False
         time.sleep(_POLL)
     return True
-
-
-def _is_named(file: IO[bytes], path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _stand_in(path: Path) -> IO[bytes]:

@@ -38,15 +38,11 @@ def version() -> str:
 
 def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
     """Decode a plain PNG; see `DecoderPlugin.decode`."""
+    import numpy as np
+
     pixels = png.decode(data, _COLOURS[mode])
     if pixels is None:
         raise DecodeError(f"isal: damaged, or not a plain PNG of 8 bits for mode={mode!r}")
-    return _as_rgb(pixels) if mode == "RGB" and pixels.shape[2] == 1 else pixels
-
-
-def _as_rgb(gray: np.ndarray) -> np.ndarray:
-    import numpy as np
-
-    pixels = np.empty((*gray.shape[:2], 3), np.uint8)
-    pixels[...] = gray
+    if mode == "RGB" and pixels.shape[2] == 1:
+        return np.broadcast_to(pixels, (*pixels.shape[:2], 3)).copy()
     return pixels

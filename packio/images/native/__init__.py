@@ -128,10 +128,8 @@ class _Memory:
 
 
 class _Memories(threading.local):
-    """The memory of this thread."""
-
     def __init__(self) -> None:
-        self.own = _Memory()
+        self.own = _Memory()  # of this thread
 
 
 @functools.cache  # holds no state but that of its threads
@@ -147,13 +145,9 @@ def request(
 
     Args:
         height, width: Of the stored image, pixels. The JPEG must have them, or a level's.
-        box: The box of the frame, in the stored image.
-        frame: What becomes of the box.
+        box: That of the frame, in the stored image.
         out: (C, out_height, out_width) uint8, contiguous, C 1 or 3; a gray image fills three
             planes alike. Its contents mean nothing unless the image was made.
-        orientation: To turn the box by, 1..8.
-        hflip, vflip: Mirror the output left-right, top-bottom.
-        how: Interpolation.
         scale: 1; or 2, 4 or 8, to decode at 1/scale of the size, less exactly. Such an image can
             be resized bilinear or bicubic.
         level: 1; or the divisor of the level that the JPEG is (`packio.sample.levels`). Size, boxes
@@ -171,14 +165,8 @@ def request(
 def make(data: bytes, requests: bytes, count: int = 1, points: bytes = b"") -> int:
     """Make outputs of a JPEG, which is decoded once: the part that holds the boxes of all.
 
-    Args:
-        data: The JPEG.
-        requests: Of `request`, 1 to 16, all of one size, scale and level.
-        count: How many.
-        points: As `seek_points` found them; empty: there are none.
-
-    Returns:
-        0, or an index of `REASONS`: the image was declined.
+    ``requests`` are 1 to 16 of `request`, of one size, scale and level. Returns 0, or an index of
+    `REASONS`: the image was declined.
     """
     memory = _memories().own
     status: int = memory.make(memory.pointer, requests, count, data, len(data), points, len(points))
@@ -232,9 +220,7 @@ def seek_points(data: bytes) -> bytes:
 def unfilter(rows: bytes, shape: tuple[int, int, int]) -> np.ndarray | None:
     """Undo the row filters of a PNG: each row is a byte that names its filter, then its bytes.
 
-    Returns:
-        (height, width, channels) uint8, 1 or 3 channels; None if there is no such filter or no
-        core, or if the rows are not of this shape.
+    None if there is no such filter or no core, or if the rows are not of this shape.
     """
     library = _library()
     if isinstance(library, str) or len(rows) != shape[0] * (shape[1] * shape[2] + 1):

@@ -186,6 +186,8 @@ def check_shapes(columns: dict[str, Column], path: Path) -> None:
         **dict.fromkeys(RAGGED, (samples + 1,)), "boxes": (boxes, 4), "file_bytes": (files,),
         "file_digest": (files, 32), "file_path_offsets": (files + 1,),
     }  # fmt: skip
+    shape: tuple[int, ...]
+    codes: tuple[str, ...]
     for name, column in columns.items():
         field, slash, part = name.partition("/")
         if slash and field == "boxes":

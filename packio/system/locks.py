@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import math
 import os
 import tempfile
 import threading
@@ -19,7 +20,6 @@ from packio.errors import LockedError
 
 _POLL = 0.05  # seconds between two looks at a lock
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP)  # as of Lustre, mounted without flock
-_PATIENCE = 600.0  # seconds that somebody waits for the lock of a file
 _LONGEST = 30.0  # seconds that somebody waits for a lock of bytes
 
 
@@ -62,8 +62,8 @@ def bytes_locked(file: int, start: int, length: int, needs: Callable[[], bool]) 
 def file_lock(path: Path) -> Iterator[None]:
     """Hold the lock of a file; threads and processes that want the same lock wait for it.
 
-    It saves work, it does not protect: after ten minutes, as where its holder is suspended, the
-    others go on without it. So what they write must come into its place whole, by a rename.
+    It saves work, it does not protect: where there are no locks, nobody waits. So what is written
+    under it must come into its place whole, by a rename.
 
     The file is made if it is not there, and again if somebody removes it. Some file systems have no
     locks, as Lustre mounted without ``flock``. A file in this machine's temporary folder is then
@@ -114,9 +114,9 @@ def _opened_and_locked(path: Path) -> IO[bytes]:
     while True:
         file = path.open("ab")
         try:
-            is_ours = wait_for_lock(file, _PATIENCE)
+            wait_for_lock(file)
             with contextlib.suppress(FileNotFoundError):
-                if not is_ours or os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                     return file
         except OSError:  # no locks on this file system
             file.close()
@@ -127,7 +127,7 @@ def _opened_and_locked(path: Path) -> IO[bytes]:
         file.close()  # removed meanwhile: others lock the file that has its name now
 
 
-def wait_for_lock(file: IO[Any], patience: float) -> bool:
+def wait_for_lock(file: IO[Any], patience: float = math.inf) -> bool:
     """Lock an open file, or return False: its holder has not touched it for so many seconds."""
     seen, since = -1, time.monotonic()
     while not try_lock(file.fileno()):
@@ -147,7 +147,7 @@ def _stand_in(path: Path) -> IO[bytes]:
     descriptor = os.open(place, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     file = os.fdopen(descriptor, "r+b")
     with contextlib.suppress(OSError):  # no locks there either: some work is done twice
-        wait_for_lock(file, _PATIENCE)
+        wait_for_lock(file)
     return file
 
 

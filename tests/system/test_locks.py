@@ -1,9 +1,8 @@
-"""The lock of a file: waited for while its holder lives, and not for ever."""
+"""The lock of a file: waited for as long as its holder has it."""
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -57,24 +56,14 @@ def test_others_wait_for_one_that_works(
     assert got.is_set()
 
 
-def test_nobody_waits_for_ever_for_a_process_that_is_suspended(
-    holder: subprocess.Popen[str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(locks, "_PATIENCE", 0.2)
-    holder.send_signal(signal.SIGSTOP)
-    os.waitid(os.P_PID, holder.pid, os.WSTOPPED | os.WNOWAIT)
-    with locks.file_lock(tmp_path / "lock"):
-        pass
-
-
 def test_a_lock_whose_file_is_removed_is_another_one(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, inodes = tmp_path / "lock", []
     locked = locks.wait_for_lock
 
-    def removed_meanwhile(file: IO[bytes], patience: float) -> bool:
-        found = locked(file, patience)
+    def removed_meanwhile(file: IO[bytes]) -> bool:
+        found = locked(file)
         inodes.append(os.fstat(file.fileno()).st_ino)
         if len(inodes) == 1:
             path.rename(tmp_path / "old")
@@ -97,7 +86,6 @@ with locks.file_lock(path):
         os.close(theirs)
         os.read(ours, 1)
         os._exit(0)
-locks._PATIENCE = 1e9
 with locks.file_lock(path):
     print("got it")
 os.close(theirs)

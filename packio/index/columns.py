@@ -78,7 +78,13 @@ def of_objects(
     names: Sequence[str], sizes: Sequence[int], digests: Sequence[bytes]
 ) -> dict[str, np.ndarray]:
     """The columns of the table of files; a SHA-256 of zeros: nobody has read all of the file."""
-    data, starts = ragged([os.fsencode(name) for name in names])
+    return _table_of_files([os.fsencode(name) for name in names], sizes, digests)
+
+
+def _table_of_files(
+    paths: Sequence[bytes], sizes: Sequence[int], digests: Iterable[bytes]
+) -> dict[str, np.ndarray]:
+    data, starts = ragged(paths)
     return {
         "file_bytes": np.array(sizes, np.int64),
         "file_digest": np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32),
@@ -162,13 +168,9 @@ def joined(tables: Sequence[Mapping[str, np.ndarray]], files: Sequence[int]) -> 
 def chosen_files(table: Mapping[str, np.ndarray], rows: Sequence[int]) -> dict[str, np.ndarray]:
     """Some rows of a table of files."""
     paths = _split(table["file_path_data"], table["file_path_offsets"])
-    data, starts = ragged([paths[i] for i in rows])
-    return {
-        "file_bytes": table["file_bytes"][list(rows)],
-        "file_digest": table["file_digest"][list(rows)],
-        "file_path_data": data,
-        "file_path_offsets": starts,
-    }
+    sizes, digests = table["file_bytes"], table["file_digest"]
+    chosen = [paths[i] for i in rows], [sizes[i] for i in rows], [bytes(digests[i]) for i in rows]
+    return _table_of_files(*chosen)
 
 
 def joined_files(tables: Sequence[Mapping[str, Any]], files: Sequence[int]) -> dict[str, Content]:
@@ -176,15 +178,10 @@ def joined_files(tables: Sequence[Mapping[str, Any]], files: Sequence[int]) -> d
     paths = [_split(t["file_path_data"], t["file_path_offsets"]) for t in tables]
     order = [(t, i) for t, n in enumerate(files) for i in range(n)]
     order += [(t, i) for t, n in enumerate(files) for i in range(n, len(paths[t]))]
-    data, starts = ragged([paths[t][i] for t, i in order])
-    return {
-        "file_bytes": np.array([tables[t]["file_bytes"][i] for t, i in order], np.int64),
-        "file_digest": np.array(
-            [tables[t]["file_digest"][i] for t, i in order], np.uint8
-        ).reshape(-1, 32),
-        "file_path_data": data,
-        "file_path_offsets": starts,
-    }  # fmt: skip
+    return {**_table_of_files(
+        [paths[t][i] for t, i in order], [tables[t]["file_bytes"][i] for t, i in order],
+        [bytes(tables[t]["file_digest"][i]) for t, i in order],
+    )}  # fmt: skip
 
 
 def _split(data: np.ndarray, starts: np.ndarray) -> list[bytes]:

@@ -15,9 +15,8 @@ again. A file whose seal does not fit is made anew.
 On a network file system a process may see a hole where another machine has written a block: then
 the block comes twice. Where files have no holes, the file takes its whole length at once.
 
-Processes that want the same block wait for the one that fetches it (by a lock of POSIX on its
-bytes, which ends with the process). Such a lock saves work, no more: where there are no locks, a
-block comes twice.
+One process or thread fetches blocks at a time, so that none comes twice; it asks for up to 16 at
+once. Samples drawn at random are in nearly all blocks, which others then find.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from packio.storage import stores
 from packio.storage.store import Facts
 from packio.storage.urls import Url
 from packio.system.files import temporary_name
-from packio.system.locks import ForkSafeLock, bytes_locked, file_lock
+from packio.system.locks import file_lock
 from packio.system.mapping import Length, Status, mapped
 from packio.system.pools import ThreadPool
 
@@ -59,7 +58,7 @@ class CachedIndex:
     """
 
     def __init__(self, url: Url, found: Facts, path: Path) -> None:
-        self._url, self._size, self._path, self._lock = url, found.size, path, ForkSafeLock()
+        self._url, self._size, self._path = url, found.size, path
         self._arguments = url, found, path
         self._store = stores.of_url(url, [""], [found.size], {"": found.tag})
         self._seal = -(-found.size // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -149,16 +148,14 @@ class CachedIndex:
 
     def bring(self, spans: Sequence[Span], *, anew: bool = False) -> Sequence[Span]:
         """Have blocks come that are not there yet; see `packio.index.column.Far`."""
-        spans = list(spans) if anew else self._lacking(spans)
-        if not spans:
+        if not anew and not (spans := self._lacking(spans)):
             return []
-        with self._lock:  # threads of a process do not see each other's locks of POSIX
-            pieces = _pieces(spans)
-            if len(pieces) == 1:
-                return self._fetch(pieces[0], anew=anew)
+        with _no_room(self._url), file_lock(self._path.with_suffix(".lock")):
+            pieces = _pieces(spans if anew else self._lacking(spans))
+            if len(pieces) < 2:
+                return [span for piece in pieces for span in self._fetch(piece)]
             with ThreadPool(min(_REQUESTS, len(pieces)), "packio-blocks") as pool:
-                asked = [pool.submit(self._fetch, piece, anew=anew) for piece in pieces]
-                return [span for done in asked for span in done.result()]
+                return [span for wrong in pool.map(self._fetch, pieces) for span in wrong]
 
     def _lacking(self, spans: Sequence[Span]) -> Sequence[Span]:
         """Those blocks that have not come."""
@@ -169,18 +166,13 @@ class CachedIndex:
         marks = os.pread(self._file, count, self._marks + first).ljust(count, b"\0")
         return sorted(span for span in {*spans} if not marks[span.number - first])
 
-    def _fetch(self, piece: Sequence[Span], *, anew: bool) -> Sequence[Span]:
-        """Have neighbours come, unless another process has let them come meanwhile."""
-        wrong: list[Span] = []
-        first = self._marks + piece[0].number
-        with bytes_locked(self._file, first, len(piece), lambda: bool(self._lacking(piece))):
-            for some in _pieces(piece if anew else self._lacking(piece)):
-                start = some[0].start
-                data = self._store.read(0, start, some[-1].stop - start)
-                bad = [span for span in some if not self._is_right(span, data, start)]
-                for right in _pieces([span for span in some if span not in bad]):
-                    self._keep(right, data[right[0].start - start : right[-1].stop - start])
-                wrong += bad
+    def _fetch(self, piece: Sequence[Span]) -> Sequence[Span]:
+        """Have neighbours come; return those whose bytes are wrong."""
+        start = piece[0].start
+        data = self._store.read(0, start, piece[-1].stop - start)
+        wrong = [span for span in piece if not self._is_right(span, data, start)]
+        for right in _pieces([span for span in piece if span not in wrong]):
+            self._keep(right, data[right[0].start - start : right[-1].stop - start])
         return wrong
 
     def _is_right(self, span: Span, data: bytes, start: int) -> bool:
@@ -190,9 +182,8 @@ class CachedIndex:
     def _keep(self, piece: Sequence[Span], data: bytes) -> None:
         """Write neighbours, whose checksums are right."""
         self.length.check()  # a file that was cut short must not grow again: it would have zeros
-        with _no_room(self._url):
-            _write(self._file, data, piece[0].start)
-            _write(self._file, b"\1" * len(piece), self._marks + piece[0].number)
+        _write(self._file, data, piece[0].start)
+        _write(self._file, b"\1" * len(piece), self._marks + piece[0].number)
 
 
 def _pieces(spans: Sequence[Span]) -> list[list[Span]]:

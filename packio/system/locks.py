@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,7 +20,6 @@ from packio.errors import LockedError
 
 _POLL = 0.05  # seconds between two looks at a lock
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP)  # as of Lustre, mounted without flock
-_LONGEST = 30.0  # seconds that somebody waits for a lock of bytes
 
 
 def try_lock(file: int, *, shared: bool = False) -> bool:
@@ -30,32 +29,6 @@ def try_lock(file: int, *, shared: bool = False) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-@contextlib.contextmanager
-def bytes_locked(file: int, start: int, length: int, needs: Callable[[], bool]) -> Iterator[None]:
-    """Keep other processes from some bytes of a file, or wait for them while the lock `needs` be.
-
-    It saves work, it does not protect: nobody waits longer than half a minute, nor where there are
-    no locks. Such a lock of POSIX ends with the process; threads of one do not see each other's.
-    """
-    until = time.monotonic() + _LONGEST
-    while time.monotonic() < until:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, length, start)
-        except (BlockingIOError, PermissionError):
-            if not needs():
-                break
-            time.sleep(_POLL)
-        except OSError:  # no locks on this file system
-            break
-        else:
-            try:
-                yield
-            finally:
-                fcntl.lockf(file, fcntl.LOCK_UN, length, start)
-            return
-    yield
 
 
 @contextlib.contextmanager

@@ -41,12 +41,10 @@ def is_for_device(frame: Frame) -> bool:
 def render(
     planes: torch.Tensor, frame: Frame, out: torch.Tensor, *, hflip: bool, vflip: bool, how: str
 ) -> None:
-    """Write one frame of an image.
+    """Write one frame of an image: (C, height, width) uint8, upright, the box of the frame alone.
 
-    Args:
-        planes: (C, height, width) uint8, upright: the box of the frame, and nothing else.
-        out: (C, out_height, out_width) float32 of the same device, contiguous, zeros. Gets values
-            of 0..255, which `rounded` turns into uint8.
+    ``out`` is (C, out_height, out_width) float32 of the same device, contiguous, zeros. It gets
+    values of 0..255, which `rounded` turns into uint8.
     """
     f = frame
     fills = f.out_top == f.out_left == 0 and f[4:6] == f[8:10]
@@ -108,9 +106,6 @@ def side_stream(device: torch.device) -> Iterator[torch.device]:
     The context is the device with its number. At the end, all work on the stream is complete. A
     tensor made there may be used on any stream, after ``record_stream``, as PyTorch demands of
     memory of another stream. On the CPU there are no streams, and the context does nothing.
-
-    Args:
-        device: The device to work on.
     """
     device = numbered(device)
     if device.type != "cuda":

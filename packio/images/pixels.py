@@ -19,14 +19,11 @@ from packio.images.frames import Frame
 def render(
     pixels: np.ndarray, frame: Frame, out: np.ndarray, *, hflip: bool, vflip: bool, how: str
 ) -> None:
-    """Write one frame of an image.
+    """Write one frame of an image: (height, width, C), upright, the box of the frame alone.
 
-    No tensor is made but those that resizing needs. Each takes 2 µs and releases the GIL three
-    times, which another thread may then hold for a while.
-
-    Args:
-        pixels: (height, width, C), upright: the box of the frame, and nothing else.
-        out: (C, out_height, out_width) of the same dtype, contiguous; all of it is written.
+    ``out`` is (C, out_height, out_width) of the same dtype, contiguous; all of it is written. No
+    tensor is made but those that resizing needs: each takes 2 µs and releases the GIL three times,
+    which another thread may then hold for a while.
     """
     f = frame
     size = f[4:6]

@@ -71,9 +71,6 @@ class Store(abc.ABC):
 
         A file that packio does not read, as the ``.idx`` that DALI needs, may have another size:
         appending replaces such files before the index. It may be missing: a warning says so.
-
-        Args:
-            is_read: Tells whether samples are read from the file of this number.
         """
 
     @abc.abstractmethod

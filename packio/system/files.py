@@ -38,9 +38,6 @@ def read_at(descriptor: int, length: int, offset: int) -> bytes:
 
     The kernel may hand over less than it was asked for (after a signal, or above 2 GiB), so the
     call is repeated until the range is complete or the file ends.
-
-    Returns:
-        The bytes; fewer than ``length`` if the file ends before.
     """
     data = os.pread(descriptor, length, offset)
     while 0 < len(data) < length:

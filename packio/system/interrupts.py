@@ -79,11 +79,8 @@ def aside(call: Callable[[], _Result], stop: Callable[[], object]) -> _Result:
     """Call a library that heeds no Ctrl-C: in a thread of its own, which Ctrl-C leaves behind.
 
     A thread that is left behind ends when the library does, or with the process. Outside the main
-    thread, to which no Ctrl-C comes, the call is made at once.
-
-    Args:
-        call: What to call. The call closes what it opens: after a Ctrl-C nobody else does.
-        stop: Called after a Ctrl-C; asks the library to end, and must not wait for its end.
+    thread, to which no Ctrl-C comes, the call is made at once. It closes what it opens: after a
+    Ctrl-C nobody else does. Then ``stop`` asks the library to end, and does not wait for its end.
     """
     if threading.get_ident() != threading.main_thread().ident:
         return call()

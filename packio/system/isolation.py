@@ -101,11 +101,8 @@ class IsolatedFunction:
     Safe in threads, which take turns, and after a fork. In a process that is such an other process
     itself, and where there is no interpreter to start, it is called here.
 
-    Args:
-        make: "packio.module:name" of what makes the function.
-        arguments: Of ``make``, that JSON can hold.
-        where: The file that it reads, for messages.
-        seconds: Of processor time, for making it.
+    ``make`` is "packio.module:name" of what makes the function of arguments that JSON can hold;
+    ``where``, the file that it reads, is for messages; ``seconds`` are of processor time.
     """
 
     def __init__(self, make: str, *arguments: Any, where: object, seconds: float) -> None:

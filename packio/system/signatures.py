@@ -16,8 +16,7 @@ BY_POSITION = "*"  # in hints: what to say of more arguments by position than th
 def refuse_others(hints: Mapping[str, str]) -> Callable[[Callable[P, None]], Callable[P, None]]:
     """Make an ``__init__`` refuse arguments that it does not have, and say what to write instead.
 
-    Args:
-        hints: Name of an argument that other libraries have → what to write; "{kind}" is the class.
+    Hints: name of an argument that other libraries have → what to write; "{kind}" is the class.
     """
 
     def decorated(init: Callable[P, None]) -> Callable[P, None]:

@@ -53,7 +53,7 @@ class HttpStore(FsspecStore):
     A forked process makes connections of its own.
     """
 
-    looks_ahead, lists_folders = True, False  # type: ignore[assignment]  # always
+    looks_ahead, lists_folders = True, False
     certificates: str | None = None  # file of those to trust; None: the system's
     advice = ""  # where nobody answers
 

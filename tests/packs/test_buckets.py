@@ -36,7 +36,7 @@ from packio.errors import (
     OptionError,
     ReadError,
 )
-from packio.storage import objects, stores
+from packio.storage import stores
 from packio.storage.fsspec_store import FsspecStore
 
 if TYPE_CHECKING:
@@ -187,8 +187,8 @@ def test_small_samples_are_streamed_once(s3: Proxy) -> None:
 def test_samples_may_be_larger_than_what_is_kept(
     kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "_PIECE", 1000)
-    monkeypatch.setattr(objects, "_KEPT", 1000 * kept)
+    monkeypatch.setattr(stores, "_PIECE", 1000)
+    monkeypatch.setattr(stores, "_KEPT", 1000 * kept)
     content, index = {"x.tar": shard(range(5))}, tmp_path / "x.packio"
     fsspec.filesystem("memory").pipe_file("/pieces/x.tar", content["x.tar"])
     packio.reindex("memory://pieces/x.tar", index=index, seek_points=True)
@@ -424,14 +424,14 @@ def test_an_object_replaced_while_it_is_read_is_an_error(
 ) -> None:
     web.objects = {f"/{name}": data for name, data in shards(1).items()}
     url, index = f"{web.url}/t-000.tar", tmp_path / "x.packio"
-    original = objects.StreamedObject.digest
+    original = stores.StreamedObject.digest
 
-    def replace(found: objects.StreamedObject) -> bytes:  # called at the object's end
+    def replace(found: stores.StreamedObject) -> bytes:  # called at the object's end
         web.objects["/t-000.tar"] = shard(range(6, 12))
         return original(found)
 
     with monkeypatch.context() as patched:
-        patched.setattr(objects.StreamedObject, "digest", replace)
+        patched.setattr(stores.StreamedObject, "digest", replace)
         with pytest.raises(IntegrityError, match="was replaced while it was read"):
             packio.reindex(url, index=index)
     assert not index.exists()

@@ -44,5 +44,5 @@ def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
     if pixels is None:
         raise DecodeError(f"isal: damaged, or not a plain PNG of 8 bits for mode={mode!r}")
     if mode == "RGB" and pixels.shape[2] == 1:
-        return np.broadcast_to(pixels, (*pixels.shape[:2], 3)).copy()
+        pixels = np.broadcast_to(pixels, (*pixels.shape[:2], 3)).copy()
     return pixels

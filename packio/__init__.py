@@ -39,7 +39,7 @@ _PUBLIC = {  # name → module
         "loading.loader": "Loader",
         "loading.mixing": "MixedSampler",
         "loading.prefetching": "prefetch",
-        "loading.sampling": "RepeatAugSampler ShuffleSampler",
+        "loading.samplers": "RepeatAugSampler ShuffleSampler",
         "measuring.doctor": "doctor",
         "measuring.timing": "Timer",
         "measuring.watching": "MemoryFormatWarning watch",
@@ -94,8 +94,8 @@ if TYPE_CHECKING:
     from packio.loading.loader import Loader as Loader
     from packio.loading.mixing import MixedSampler as MixedSampler
     from packio.loading.prefetching import prefetch as prefetch
-    from packio.loading.sampling import RepeatAugSampler as RepeatAugSampler
-    from packio.loading.sampling import ShuffleSampler as ShuffleSampler
+    from packio.loading.samplers import RepeatAugSampler as RepeatAugSampler
+    from packio.loading.samplers import ShuffleSampler as ShuffleSampler
     from packio.measuring.doctor import doctor as doctor
     from packio.measuring.timing import Timer as Timer
     from packio.measuring.watching import MemoryFormatWarning as MemoryFormatWarning

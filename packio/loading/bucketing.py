@@ -1,22 +1,40 @@
-"""Batches by aspect ratio: each batch has images that fit one size best."""
+"""Batches by aspect ratio: each batch has images that fit one size best.
+
+The samples of a bucket, in an order of their own, are cut into blocks. A block is the batch of one
+rank, or the batches of all ranks at one step. The blocks of all buckets of an epoch are shuffled
+together. So any batch of any epoch is computed; only the order of all samples by their buckets is
+stored, four bytes a sample.
+
+Where leftovers are carried, the orders of a bucket, one behind the other, are one endless row of
+samples, and blocks are cut from the row. Epoch e ends where e + 1 orders end, but for what is too
+little for a block: this is the beginning of the next epoch.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+
+from packio.batches import draws
 from packio.batches.draws import Drawn
-from packio.datasets.sizes import Bucket
+from packio.datasets.sizes import Bucket, BucketCounts, image_sizes
 from packio.errors import OptionError
-from packio.images.bucketing import choose_buckets
-from packio.loading.bucket_blocks import LEFTOVERS, Blocks, assigned, split
-from packio.loading.resuming import Pass, Resumable, positions_of
+from packio.images.bucketing import Buckets, choose_buckets, is_small
+from packio.loading.order import EpochSlice, Order
+from packio.loading.permuting import permuted, runs
 
+Self = TypeVar("Self", bound="BucketSampler")
+
+_LEFTOVERS = ("carry", "drop", "short")
+_BLOCKS, _SAMPLES = 0x626C6F636B73, 0x73616D706C6573  # what random numbers are for
 _MOST = 1 << 15  # samples whose places are computed together
 
 
-class BucketSampler(Resumable[list[Drawn]]):
+class BucketSampler(Order[list[Drawn]]):
     """Batches of images that fit one size best by their aspect ratio: aspect-ratio buckets.
 
     Give it as ``batch_sampler=`` to torch's DataLoader or to `packio.Loader`, and
@@ -71,7 +89,8 @@ class BucketSampler(Resumable[list[Drawn]]):
             below the world size.
     """
 
-    _steps_are = "batches"
+    yields_batches = True
+    _first_chunk = 1
 
     def __init__(
         self,
@@ -93,10 +112,12 @@ class BucketSampler(Resumable[list[Drawn]]):
     ) -> None:
         if type(batch_size) is not int or batch_size < 1:
             raise OptionError(f"batch_size={batch_size!r}: expected an int of at least 1")
-        if leftovers not in LEFTOVERS:
-            raise OptionError(f"leftovers={leftovers!r}: expected one of {', '.join(LEFTOVERS)}")
-        found = assigned(data, choose_buckets(sizes, area, step, max_ratio), drop_small=drop_small)
-        self._found = found
+        if leftovers not in _LEFTOVERS:
+            raise OptionError(f"leftovers={leftovers!r}: expected one of {', '.join(_LEFTOVERS)}")
+        buckets = choose_buckets(sizes, area, step, max_ratio)
+        found = _assign_samples(data, buckets, drop_small=drop_small)
+        self._found, self._counts = found, found.counts
+        self._starts = np.cumsum(found.counts) - found.counts
         self.buckets: tuple[Bucket, ...] = found.buckets
         self.data_length: int = len(found.order) + found.small
         self.batch_size: int = batch_size
@@ -105,7 +126,7 @@ class BucketSampler(Resumable[list[Drawn]]):
         self.shuffle: bool = shuffle
         self.drop_small: bool = drop_small
         super().__init__(
-            len(found.order), seed, epoch=epoch, rank=rank, world_size=world_size,
+            data, len(found.order), seed, epoch=epoch, rank=rank, world_size=world_size,
             drop_last=leftovers != "short",
         )  # fmt: skip
 
@@ -123,90 +144,206 @@ class BucketSampler(Resumable[list[Drawn]]):
     def of_order(
         cls, order: Mapping[str, Any], data: Any, *, drop_last: bool = False
     ) -> BucketSampler:
-        """Make the sampler of an order; see `Resumable.of_order`. Leftovers say drop_last."""
+        """Make the sampler of an order; see `Order.of_order`. Leftovers say drop_last."""
         del drop_last
-        made = cls(
+        return cls(
             data, [(height, width) for height, width in order["sizes"]],
             batch_size=order["batch_size"], seed=order["seed"], leftovers=order["leftovers"],
             drop_small=order["drop_small"], same_size=order["same_size"] is not None,
             shuffle=order["shuffle"], rank=0, world_size=order["same_size"] or 1,
-        )  # fmt: skip
-        made.check({**order, "epoch": 0, "consumed": 0})
-        return made
-
-    def batches_from(
-        self, epoch: int, position: int, batch_size: int, *, rank: int, world_size: int,
-        drop_last: bool = False,
-    ) -> Iterator[list[Drawn]]:  # fmt: skip
-        """Yield the batches that a rank gets; see `Resumable.batches_from`."""
-        steps = self._steps(epoch, position, world_size)
-        return self.walk(Pass(epoch, position, rank, world_size, steps))
+        ).check({**order, "epoch": 0, "consumed": 0})  # fmt: skip
 
     @property
     def left_out(self) -> dict[str, int]:
         """Samples that the next epoch leaves out."""
-        part, blocks = self.pass_from(self.epoch, self._begun), self._blocks()
+        part = self.slice_from(self.epoch, self._start)
         leftovers = 0
         if self.leftovers != "short":
-            given = blocks.before(part.epoch) + part.consumed(part.steps)
+            given = self._batches_before(part.epoch) + part.consumed(part.steps)
             epochs = part.epoch + 1 if self.leftovers == "carry" else 1
             leftovers = epochs * self.count - given * self.batch_size
         return {"small": self._found.small, "leftovers": leftovers}
-
-    def _blocks(self) -> Blocks:
-        ranks = self.world_size if self.same_size else 1
-        seed = self.seed if self.shuffle else None
-        return Blocks(self._found, self.batch_size, ranks, self.leftovers, seed)
 
     def __len__(self) -> int:
         """Batches that this rank takes in the whole running epoch, or else in the next one."""
         self._told = self.world_size
         running = self.latest if self._open else None
         epoch = self.epoch if running is None else running.epoch
-        return self._steps(epoch, self._first(epoch, self._told), self._told)
+        return self._steps(epoch, self.start_of(epoch, self._told), self._told)
 
-    def _positions_of(self, epoch: int) -> int:
-        return self._blocks().count(epoch)
+    def end_of(self, epoch: int) -> int:
+        """Position where an epoch ends."""
+        return int(self._blocks_of(epoch).sum()) * self._batches_of_block
 
-    def _first(self, epoch: int, world_size: int) -> int:
-        return -(self._blocks().before(epoch) % world_size)
+    def start_of(self, epoch: int, world_size: int) -> int:
+        """First position of an epoch that no other epoch precedes in this process."""
+        return -(self._batches_before(epoch) % world_size)
 
-    def _after(self, part: Pass) -> int | None:
+    def _start_after(self, part: EpochSlice) -> int | None:
         if self.leftovers != "carry":
             return None
-        return part.consumed(part.steps) - self._positions_of(part.epoch)
+        return part.consumed(part.steps) - self.end_of(part.epoch)
 
-    def check(self, state: Mapping[str, Any]) -> None:
-        """Check that a state belongs to this order.
+    def _chunk(self, world_size: int) -> int:
+        return max(1, _MOST // self.batch_size)
 
-        Raises:
-            OptionError: it belongs to another order.
-        """
+    def check(self: Self, state: Mapping[str, Any]) -> Self:
+        """Refuse a state that belongs to another order; return the sampler."""
         super().check(state)
-        if state["consumed"] < -self._blocks().before(state["epoch"]):
+        if state["consumed"] < -self._batches_before(state["epoch"]):
             raise OptionError(f"consumed={state['consumed']}: no such batch before the epoch")
+        return self
 
-    def walk(self, part: Pass) -> Iterator[list[Drawn]]:
-        """Yield the batches of a pass."""
-        if self.leftovers == "drop" and self.count and not part.steps and part.begun <= 0:
-            most = int(self._found.counts.max())
+    def walk(self, part: EpochSlice) -> Iterator[list[Drawn]]:
+        """Yield the batches of a slice."""
+        if self.leftovers == "drop" and self.count and not part.steps and part.start <= 0:
             warnings.warn(
-                f"the epoch has no batch: the largest bucket has {most:,} samples, a step takes "
-                f"{self.batch_size:,} of one size on each of {part.world_size} ranks, and "
-                "leftovers='drop' leaves the rest out; take a smaller batch_size, larger or fewer "
-                "sizes, or leftovers='carry' or 'short'",
+                f"the epoch has no batch: the largest bucket has {int(self._counts.max()):,} "
+                f"samples, a step takes {self.batch_size:,} of one size on each of "
+                f"{part.world_size} ranks, and leftovers='drop' leaves the rest out; take a "
+                "smaller batch_size, larger or fewer sizes, or leftovers='carry' or 'short'",
                 stacklevel=3,
             )
-        blocks, sizes = self._blocks(), [bucket.size for bucket in self.buckets]
-        for positions in positions_of(part, 1, max(1, _MOST // self.batch_size)):
-            found = split(blocks.at(positions, part.epoch))
-            for position, (samples, bucket, epoch) in zip(positions.tolist(), found, strict=True):
-                size = sizes[bucket]
-                # of the epoch that the batch is of, in which no other batch has this place
-                first = (position + self._shift(blocks, part.epoch, epoch)) * self.batch_size
-                yield [Drawn(i, epoch, first + n, size) for n, i in enumerate(samples)]
+        return super().walk(part)
 
-    @staticmethod
-    def _shift(blocks: Blocks, epoch: int, earlier: int) -> int:
-        """From a position in an epoch to the position in an earlier one."""
-        return 0 if epoch == earlier else blocks.before(epoch) - blocks.before(earlier)
+    @property
+    def _batches_of_block(self) -> int:
+        return self.world_size if self.same_size else 1
+
+    def _blocks_before(self, epoch: int) -> np.ndarray:
+        """Blocks of each bucket that are of earlier epochs, where leftovers are carried; else 0."""
+        if self.leftovers != "carry":
+            return np.zeros_like(self._counts)
+        before: np.ndarray = self._counts * epoch // (self.batch_size * self._batches_of_block)
+        return before
+
+    def _batches_before(self, epoch: int) -> int:
+        return int(self._blocks_before(epoch).sum()) * self._batches_of_block
+
+    def _blocks_of(self, epoch: int) -> np.ndarray:
+        """Blocks of each bucket in an epoch."""
+        if self.leftovers == "carry":
+            between: np.ndarray = self._blocks_before(epoch + 1) - self._blocks_before(epoch)
+            return between
+        size = self.batch_size * self._batches_of_block
+        of: np.ndarray = (self._counts + (size - 1 if self.leftovers == "short" else 0)) // size
+        return of
+
+    def at(self, positions: np.ndarray, epoch: int) -> list[list[Drawn]]:
+        """Compute the batches at some ascending positions of an epoch.
+
+        Negative positions, in which earlier epochs end, are there where leftovers are carried.
+        Those behind the end begin anew.
+        """
+        ranks = self._batches_of_block
+        epochs, places = self._find_epochs(positions, epoch)
+        bucket, start = np.empty_like(places), np.empty_like(places)
+        for number, part in runs(epochs):
+            ends = np.cumsum(self._blocks_of(number))
+            block = places[part] // ranks
+            if self.shuffle:
+                block = permuted(block, int(ends[-1]), draws.mix(self.seed, number, _BLOCKS))
+            bucket[part] = np.searchsorted(ends, block, "right")
+            nth = block - np.append(0, ends)[bucket[part]]
+            nth += self._blocks_before(number)[bucket[part]]
+            start[part] = nth * self.batch_size * ranks
+        samples, edges = self._find_samples(epochs, bucket, start, places % ranks)
+        before = {number: self._batches_before(number) for number, _ in runs(epochs)}
+        before[epoch] = self._batches_before(epoch)
+        batches = []
+        each = zip(positions.tolist(), bucket.tolist(), epochs.tolist(), strict=True)
+        for number, (position, of, own) in enumerate(each):
+            # of the epoch that the batch is of, in which no other batch has this place
+            first = (position + before[epoch] - before[own]) * self.batch_size
+            size, indices = self.buckets[of].size, samples[edges[number] : edges[number + 1]]
+            batches.append([Drawn(i, own, first + n, size) for n, i in enumerate(indices)])
+        return batches
+
+    def _find_epochs(self, positions: np.ndarray, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """The epoch that each position is of, and the position there."""
+        epochs, places, number = np.full_like(positions, epoch), positions.copy(), epoch
+        if self.leftovers != "carry":
+            return epochs, places % max(self.end_of(epoch), 1)
+        while (earlier := places < 0).any():
+            number -= 1
+            epochs[earlier] = number
+            places[earlier] += self.end_of(number)
+        return epochs, places
+
+    def _find_samples(
+        self, epochs: np.ndarray, bucket: np.ndarray, start: np.ndarray, rank: np.ndarray
+    ) -> tuple[list[int], list[int]]:
+        """The samples of S batches, one batch behind the other, and the S + 1 edges of the batches.
+
+        Args:
+            start: (S,) where its block begins in the order of the bucket.
+            rank: (S,) which batch of the block it is.
+        """
+        ranks = self._batches_of_block
+        there = np.full_like(start, self.batch_size * ranks)  # samples of the block
+        if self.leftovers == "short":
+            there = np.minimum(self._counts[bucket] - start, there)
+        lengths = np.maximum(-(-(there - rank) // ranks), 1)
+        edges = np.append(0, np.cumsum(lengths))
+        owner = np.repeat(np.arange(len(lengths)), lengths)
+        slot = np.arange(edges[-1]) - edges[owner]
+        # a block of fewer samples than ranks gives some of them twice
+        place = start[owner] + (rank[owner] + slot * ranks) % there[owner]
+        mine, turn = bucket[owner], epochs[owner]  # the turn numbers the order of the bucket
+        if self.leftovers == "carry":
+            turn, place = np.divmod(place, self._counts[mine])
+        if self.shuffle:
+            by_order = np.lexsort((turn, mine))
+            for number, part in runs(mine[by_order]):
+                some = by_order[part]
+                for own, same in runs(turn[some]):
+                    key, at = draws.mix(self.seed, number, own, _SAMPLES), some[same]
+                    place[at] = permuted(place[at], int(self._counts[number]), key)
+        return self._found.order[self._starts[mine] + place].tolist(), edges.tolist()
+
+
+class _Assignment(NamedTuple):
+    """The samples of a dataset by their buckets."""
+
+    order: np.ndarray  # (n,) indices: those of the first bucket, then those of the second, …
+    counts: np.ndarray  # (K,) int64, samples of each bucket
+    buckets: tuple[Bucket, ...]
+    small: int  # samples that are left out, because they are smaller than their size
+    digest: str  # of the sizes, and of the bucket of each sample
+
+
+def _assign_samples(data: Any, buckets: Buckets, *, drop_small: bool) -> _Assignment:
+    """Assign the samples of a dataset to the sizes that fit them best."""
+    nowhere, tally = len(buckets), BucketCounts(buckets)
+    digest = hashlib.blake2b(repr(buckets.sizes).encode(), digest_size=16)
+    parts, counts = [], np.zeros(nowhere + 1, np.int64)
+    for height, width in image_sizes(data):
+        numbers = buckets.assign(height, width)
+        if drop_small:
+            kept = ~is_small(height, width, *buckets.of(numbers))
+            tally.add(height[kept], width[kept], numbers[kept])
+            numbers[~kept] = nowhere
+        else:
+            tally.add(height, width, numbers)
+        counts += np.bincount(numbers, minlength=nowhere + 1)
+        parts.append(numbers.astype(np.uint8 if nowhere < 1 << 8 else np.uint16))
+        digest.update(parts[-1].tobytes())
+    order = _sort_by_bucket(parts, counts)
+    small = int(counts[-1])
+    return _Assignment(order, counts[:-1], tally.result(), small, digest.hexdigest())
+
+
+def _sort_by_bucket(parts: list[np.ndarray], counts: np.ndarray) -> np.ndarray:
+    """Indices of the samples by the numbers of their buckets; those of the last are left out."""
+    starts = np.cumsum(counts) - counts
+    dtype = np.uint32 if counts.sum() <= 1 << 32 else np.int64
+    order, first = np.empty(int(starts[-1]), dtype), 0
+    for numbers in parts:
+        by_bucket = np.argsort(numbers, kind="stable")  # of 16 bits and less: a radix sort
+        for bucket, part in runs(numbers[by_bucket]):
+            if bucket < len(counts) - 1:
+                count = part.stop - part.start
+                order[starts[bucket] : starts[bucket] + count] = first + by_bucket[part]
+                starts[bucket] += count
+        first += len(numbers)
+    return order

@@ -17,21 +17,11 @@ FORMATS = (torch.contiguous_format, torch.channels_last)
 
 @dataclasses.dataclass(frozen=True)
 class Preparation:
-    """Work on the images of a batch, done on the device.
+    """Work on the images of a batch, (N, C, H, W), done on the device. None changes nothing."""
 
-    Tensors of four dimensions, (N, C, H, W), are images; all others stay as they are. In a batch of
-    a dataset of packio's, only the field ``"image"`` is: depth maps and arrays stay as they are.
-
-    Args:
-        dtype: Type of the images. A float type scales integers to 0..1; None keeps the type.
-        memory_format: torch.contiguous_format or torch.channels_last; None keeps the layout.
-        normalize: (mean, std) of each channel, for values in 0..1. Makes images float32, unless
-            ``dtype`` names another type.
-    """
-
-    dtype: torch.dtype | None = None
+    dtype: torch.dtype | None = None  # a float type scales integers to 0..1
     memory_format: torch.memory_format | None = None
-    normalize: tuple[Sequence[float], Sequence[float]] | None = None
+    normalize: tuple[Sequence[float], Sequence[float]] | None = None  # (mean, std) of each channel
 
     def __post_init__(self) -> None:
         if self.dtype is not None and self.dtype not in DTYPES:
@@ -52,13 +42,15 @@ class Preparation:
             )
 
     def __call__(self, image: torch.Tensor) -> torch.Tensor:
-        """Prepare one tensor on its device; tensors that are no images are returned as they are."""
+        """Prepare one tensor on its device; a tensor of other dimensions stays as it is."""
         if image.ndim != 4:
             return image
         dtype = self.dtype or (torch.float32 if self.normalize is not None else image.dtype)
         layout = self.memory_format or torch.preserve_format
         if not dtype.is_floating_point or (image.dtype == dtype and self.normalize is None):
-            return image.to(dtype).contiguous(memory_format=self.memory_format or _kept(image))
+            last = image.is_contiguous(memory_format=torch.channels_last)
+            kept = torch.channels_last if last and not image.is_contiguous() else FORMATS[0]
+            return image.to(dtype).contiguous(memory_format=self.memory_format or kept)
         limit = 1.0 if image.dtype.is_floating_point else float(torch.iinfo(image.dtype).max)
         values = image.to(torch.float32, memory_format=layout)
         if self.normalize is not None:
@@ -70,22 +62,6 @@ class Preparation:
         elif limit != 1:
             values = values.div(limit)
         return values.to(dtype)
-
-
-def _kept(image: torch.Tensor) -> torch.memory_format:
-    last = image.is_contiguous(memory_format=torch.channels_last) and not image.is_contiguous()
-    return torch.channels_last if last else torch.contiguous_format
-
-
-def _prepared(batch: Any, prepare: Preparation, places: Sequence[int | str] | None) -> Any:
-    """The batch with its images prepared: at some places of it, or all tensors."""
-    if places is not None and isinstance(batch, dict):
-        return {k: mapped(v, prepare) if k in places else v for k, v in batch.items()}
-    if places is not None and type(batch) in (tuple, list):
-        return type(batch)(
-            mapped(value, prepare) if i in places else value for i, value in enumerate(batch)
-        )
-    return mapped(batch, prepare)
 
 
 class DevicePrefetcher:
@@ -162,7 +138,14 @@ class DevicePrefetcher:
                 tensor.record_stream(self._stream)
             return tensor.to(self.device, non_blocking=True)
 
-        sent = _prepared(mapped(batch, send), self._prepare, self._image_places)
+        sent, at = mapped(batch, send), self._image_places
+        if at is not None and isinstance(sent, dict):
+            sent = {k: mapped(v, self._prepare) if k in at else v for k, v in sent.items()}
+        elif at is not None and type(sent) in (tuple, list):
+            parts = (mapped(v, self._prepare) if i in at else v for i, v in enumerate(sent))
+            sent = type(sent)(parts)
+        else:
+            sent = mapped(sent, self._prepare)
         return sent if self._transform is None else self._transform(sent)
 
     def _ahead(self, batch: Any) -> tuple[Any, torch.cuda.Event]:

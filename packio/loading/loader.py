@@ -18,15 +18,11 @@ from packio.datasets.lookahead import with_lookahead
 from packio.errors import OptionError
 from packio.images import tensors
 from packio.images.devices import numbered
-from packio.loading import lengths
-from packio.loading.bucketing import BucketSampler
+from packio.loading.cursor import Epoch, EpochBatches, cursor_of
 from packio.loading.devices import DevicePrefetcher
-from packio.loading.epochs import Epochs
-from packio.loading.places import drawing, with_places
 from packio.loading.prefetching import prefetch
-from packio.loading.processes import Workers
-from packio.loading.running import Epoch, EpochBatches
-from packio.loading.sampling import LoaderOrder
+from packio.loading.samplers import DefaultSampler, check_length
+from packio.loading.subsets import unwrap_subset, wrap_subset
 from packio.packs.opening import Pack
 from packio.system import signatures, workers
 
@@ -146,14 +142,14 @@ class Loader:
         _check_options(self.options, decodes=decodes)
         if threads is not None:
             dataset = dataset.with_options(threads=threads)
-        lengths.check(dataset, sampler if batch_sampler is None else batch_sampler)
-        dataset = with_places(dataset)
+        check_length(dataset, sampler if batch_sampler is None else batch_sampler)
+        dataset = wrap_subset(dataset)
         self.dataset: Any = dataset
         self.batch_size: int = batch_size
         self.num_workers: int = num_workers
         if sampler is None and batch_sampler is None:
             alone = functools.partial(_seed, dataset, generator)
-            sampler = LoaderOrder(
+            sampler = DefaultSampler(
                 dataset, order_seed, alone, shuffle=shuffle, even=even, window=window
             )
         if batch_sampler is None:
@@ -169,7 +165,7 @@ class Loader:
         self.persistent_workers: bool = persistent_workers
         self.worker_init_fn: Callable[[int], None] | None = worker_init_fn
         self.multiprocessing_context: Any = multiprocessing_context
-        self._epochs = Epochs(dataset, sampler, batch_sampler, skip or ())
+        self._cursor = cursor_of(dataset, sampler, batch_sampler, skip or ())
         self.device: torch.device | None = None if device is None else torch.device(device)
         self._send: Callable[[Iterable[Any]], Iterable[Any]] = iter
         if self.device is not None:
@@ -186,9 +182,9 @@ class Loader:
         if prefetch_factor is None and (num_workers or _runs_only_packio(dataset, collate_fn)):
             self._ahead = _AHEAD
         self.prefetch_factor: int | None = self._ahead if num_workers else None
-        self._idle: Workers | None = None  # persistent workers between two epochs
+        self._idle: _Workers | None = None  # persistent workers between two epochs
         self._new_workers = functools.partial(
-            Workers, dataset, num_workers=num_workers, pin_memory=self.pin_memory,
+            _Workers, dataset, num_workers=num_workers, pin_memory=self.pin_memory,
             collate_fn=self.collate_fn, prefetch_factor=self._ahead,
             persistent_workers=persistent_workers, timeout=timeout,
             multiprocessing_context=multiprocessing_context,
@@ -215,25 +211,28 @@ class Loader:
 
     def __len__(self) -> int:
         """Batches of a whole epoch, those that ``skip`` leaves out included."""
-        return len(self._epochs)
+        return len(self._cursor)
 
     def __iter__(self) -> Iterator[Any]:
-        epoch = self._epochs.begin()
+        epoch = self._cursor.begin()
         with contextlib.ExitStack() as stack:
             for batch in self._send(stack.enter_context(self._source(epoch))):
-                self._epochs.delivered(epoch)
+                self._cursor.delivered(epoch)
                 yield batch
-        self._epochs.ended(epoch)
+        self._cursor.ended(epoch)
 
     @contextlib.contextmanager
     def _source(self, epoch: Epoch) -> Iterator[Iterable[Any]]:
         """Make the batches of an epoch: in workers, in a thread, or when they are asked for."""
+        indices = epoch.batches
+        if getattr(unwrap_subset(self.dataset), "looks_ahead", False):
+            indices = with_lookahead(indices, self.num_workers)
         if self.num_workers:
-            with self._working(epoch) as made:
-                yield made
+            with self._lend_workers(resumed=epoch.resumed) as lent:
+                yield lent.start(indices)
             return
         device = numbered(self._decoding) if self._decoding is not None else None
-        made = _made(self.dataset, self._collate, self._told(epoch), device, pin=self.pin_memory)
+        made = _made(self.dataset, self._collate, indices, device, pin=self.pin_memory)
         if self._ahead is None:
             yield made
             return
@@ -243,25 +242,19 @@ class Loader:
         with prefetch(made, self._ahead) as ahead:
             yield ahead
 
-    def _told(self, epoch: Epoch) -> Iterator[list[int]]:
-        """The batches of an epoch; each tells the next ones to a dataset that looks ahead."""
-        if getattr(drawing(self.dataset), "looks_ahead", False):
-            return with_lookahead(epoch.batches, self.num_workers)
-        return epoch.batches
-
     @contextlib.contextmanager
-    def _working(self, epoch: Epoch) -> Iterator[Iterable[Any]]:
-        """Lend the persistent workers to an epoch, or start others."""
+    def _lend_workers(self, *, resumed: bool) -> Iterator[_Workers]:
+        """Lend the persistent workers to an epoch, or make others."""
         # The draw of a resumed epoch is one that the checkpoint's random numbers have behind them.
-        with torch.random.fork_rng(devices=[], enabled=epoch.resumed):
+        with torch.random.fork_rng(devices=[], enabled=resumed):
             base = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator))
         lent, self._idle = self._idle, None  # another iteration meanwhile starts others
-        seed = getattr(drawing(self.dataset), "seed", None)
+        seed = getattr(unwrap_subset(self.dataset), "seed", None)
         if lent is None or lent.seed != seed:  # the workers' copies of the dataset have a seed, too
             begin = functools.partial(workers.begin, self.worker_init_fn)
             lent = self._new_workers(seed=seed, base=base, worker_init_fn=begin)
         try:
-            yield lent.started(self._told(epoch))
+            yield lent
         finally:
             if lent.loader.persistent_workers:
                 self._idle = lent
@@ -269,11 +262,11 @@ class Loader:
     @property
     def epoch(self) -> int:
         """Number of the next epoch."""
-        return self._epochs.next
+        return self._cursor.next
 
     def set_epoch(self, epoch: int) -> None:
         """Set the next epoch of sampler and dataset; without it they count epochs themselves."""
-        self._epochs.set(epoch)
+        self._cursor.set(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Tell the position after the batch that was handed out last.
@@ -281,7 +274,7 @@ class Loader:
         The state holds numbers, and for a sampler that is not packio's also the state of torch's
         random numbers. `torch.save` and ``torch.load(weights_only=True)`` accept it.
         """
-        return self._epochs.state_dict()
+        return self._cursor.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state: the next batch, crops and flips included, is the one that was next.
@@ -294,12 +287,46 @@ class Loader:
         Raises:
             OptionError: the state belongs to another order.
         """
-        self._epochs.load_state_dict(state)
+        self._cursor.load_state_dict(state)
+
+
+class _Indices:
+    """Batches of indices of the running epoch, as torch's DataLoader asks for them."""
+
+    running: Iterator[list[int]] = iter(())
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self.running
+
+
+class _Workers:
+    """Worker processes, which torch's DataLoader runs; one epoch at a time."""
+
+    def __init__(self, dataset: Any, *, seed: int | None, base: int, **options: Any) -> None:
+        self.seed, self._indices = seed, _Indices()
+        self.loader: torch.utils.data.DataLoader[Any] = torch.utils.data.DataLoader(
+            dataset, batch_sampler=cast("Any", self._indices),
+            generator=torch.Generator().manual_seed(base), **options,
+        )  # fmt: skip
+
+    def start(self, batches: Iterator[list[int]]) -> Iterator[Any]:
+        """Start the workers; persistent workers are asked for another epoch."""
+        self._indices.running = batches
+        try:
+            return iter(self.loader)
+        except Exception as error:
+            if not any(sign in repr(error) for sign in ("ickl", "local object")):
+                raise
+            raise OptionError(
+                f"{type(self.loader.dataset).__name__}: cannot be sent to workers that are not "
+                f"forked: {error}; define its transforms and collate_fn at the top of a module, "
+                "or take num_workers=0"
+            ) from error
 
 
 def _seed(dataset: Any, generator: torch.Generator | None) -> int:
     """Choose the seed of the order of a single process: given, drawn before, or drawn now."""
-    source = drawing(dataset)
+    source = unwrap_subset(dataset)
     if generator is None and isinstance(getattr(source, "seed", None), int):
         return int(source.seed)
     return int(torch.randint(1 << 62, (), generator=generator).item())
@@ -307,7 +334,7 @@ def _seed(dataset: Any, generator: torch.Generator | None) -> int:
 
 def _runs_only_packio(dataset: Any, collate: Callable[[list[Any]], Any] | None) -> bool:
     """Tell whether batches are made without functions of the user's, which may draw numbers."""
-    source = drawing(dataset)
+    source = unwrap_subset(dataset)
     if collate is not None or not isinstance(source, Dataset):
         return False
     own = source._overrides("__getitem__", "__getitems__")  # noqa: SLF001 (no business of a dataset's user)
@@ -377,7 +404,7 @@ def _check_options(given: dict[str, Any], *, decodes: bool) -> None:
                  or given["shuffle"] or given["drop_last"])
         ),
         "sampler= yields batches: give it as batch_sampler=": (
-            isinstance(given["sampler"], BucketSampler)
+            getattr(given["sampler"], "yields_batches", False)
         ),
         "sampler= and batch_sampler= exclude shuffle=, order_seed=, window= and even=": (
             (given["sampler"] is not None or given["batch_sampler"] is not None)

@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 
 from packio.batches import draws
+from packio.batches.draws import Drawn
 from packio.errors import OptionError
+from packio.loading.order import Order
 from packio.loading.permuting import permuted, permuted_each, runs
-from packio.loading.resuming import ResumableSampler
 
 _ARRANGEMENT, _PASS, _PHASE = 0x6D6978, 0x70617373, 0x7068617365  # what random numbers are for
 _BLOCK = 4096  # positions of which each dataset has its share, at random places
 _FEW, _SPAN = 64, 16 * _BLOCK  # positions of a rank, or of all ranks, that are computed together
 
 
-class MixedSampler(ResumableSampler):
+class MixedSampler(Order[Drawn]):
     """Samples of several datasets, mixed at random in given proportions.
 
     In each epoch, every dataset gets its share, exact to one sample. The share is spread evenly
@@ -61,7 +62,7 @@ class MixedSampler(ResumableSampler):
         places = getattr(data, "places", None)  # if the datasets' samples take turns
         self._at = None if places is None else np.argsort(places)
         self.weights: list[float] = [float(weight) for weight in weights]
-        _check(self.sizes, self.weights)
+        self._check_weights()
         count = sum(self.sizes) if samples_per_epoch is None else samples_per_epoch
         if count < 0:
             raise OptionError(f"samples_per_epoch={count}: expected at least 0")
@@ -74,6 +75,18 @@ class MixedSampler(ResumableSampler):
         nothing = np.empty(0, np.int64)
         self._latest_block = (-1, -1, -1), (nothing, nothing)  # number, epoch and seed; its turns
 
+    def _check_weights(self) -> None:
+        sizes, weights = self.sizes, self.weights
+        if len(sizes) != len(weights) or not sizes:
+            raise OptionError(
+                f"{len(weights)} weights for {len(sizes)} datasets; expected one each"
+            )
+        if not all(0 <= w < math.inf for w in weights) or not any(weights):
+            raise OptionError(f"weights={weights}: expected numbers of at least 0, not all 0")
+        for number, (size, weight) in enumerate(zip(sizes, weights, strict=True)):
+            if weight and not size:
+                raise OptionError(f"weights: {weight} for dataset {number}, which has no samples")
+
     @property
     def order(self) -> dict[str, Any]:
         """What the order depends on, beside the epoch."""
@@ -83,19 +96,17 @@ class MixedSampler(ResumableSampler):
     def of_order(
         cls, order: Mapping[str, Any], data: Any, *, drop_last: bool = False
     ) -> MixedSampler:
-        """Make the sampler of an order; see `ResumableSampler.of_order`."""
+        """Make the sampler of an order; see `Order.of_order`."""
         sizes = [len(n) for n in getattr(data, "datasets", [data])]
         if sizes != list(order["sizes"]):
             raise OptionError(
                 f"the state mixes datasets of {order['sizes']} samples; these have {sizes}: give "
                 "the same datasets, in the same order"
             )
-        made = cls(
+        return cls(
             data if hasattr(data, "datasets") else sizes, order["weights"], order["seed"],
             samples_per_epoch=order["samples"], rank=0, world_size=1, drop_last=drop_last,
-        )  # fmt: skip
-        made.check(order)
-        return made
+        ).check(order)  # fmt: skip
 
     def _indices(self, positions: np.ndarray, epoch: int) -> np.ndarray:
         owners, turns = np.empty_like(positions), np.empty_like(positions)
@@ -104,7 +115,7 @@ class MixedSampler(ResumableSampler):
             owners[part], turns[part] = (of[mine] for of in self._block(block, epoch))
         return self._drawn(owners, turns, epoch)
 
-    def _at_once(self, world_size: int) -> int:
+    def _chunk(self, world_size: int) -> int:
         return min(_BLOCK, max(_FEW, _SPAN // world_size))  # each block that is touched costs
 
     def _block(self, block: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
@@ -177,14 +188,3 @@ def _earlier(owners: np.ndarray) -> np.ndarray:
     earlier = np.empty_like(owners)
     earlier[order] = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
     return earlier
-
-
-def _check(sizes: Sequence[int], weights: Sequence[float]) -> None:
-    """Check the weights."""
-    if len(sizes) != len(weights) or not sizes:
-        raise OptionError(f"{len(weights)} weights for {len(sizes)} datasets; expected one each")
-    if not all(0 <= w < math.inf for w in weights) or not any(weights):
-        raise OptionError(f"weights={list(weights)}: expected numbers of at least 0, not all 0")
-    for number, (size, weight) in enumerate(zip(sizes, weights, strict=True)):
-        if weight and not size:
-            raise OptionError(f"weights: {weight} for dataset {number}, which has no samples")

@@ -1,4 +1,4 @@
-"""A permutation that is computed, not stored: any part of it, at any time.
+"""Orders that are computed, not stored: any part of a permutation, at any time.
 
 A Feistel network maps each position to an index. It permutes the smallest domain of 2^(2k) numbers
 that holds all positions; a result outside the wanted range goes through the network again. The
@@ -10,8 +10,10 @@ Source: Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002.
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,21 +22,12 @@ from packio.batches import draws
 SORTED = 4096  # largest permutation that is sorted
 _ROUNDS = 8
 _CELLS = 1 << 15  # random numbers that are sorted together
-_M1, _M2 = (
-    np.uint64(0xBF58476D1CE4E5B9),
-    np.uint64(0x94D049BB133111EB),
-)  # as in packio.batches.draws
+_M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)  # as in batches.draws
+_SHARDS, _WINDOW = 0x736861726473, 0x77696E646F77  # what random numbers of windows are for
 
 
 def permuted(positions: np.ndarray, count: int, key: int) -> np.ndarray:
-    """Apply a permutation of 0..count-1 to some positions.
-
-    Args:
-        positions: (n,) int64, each in 0..count-1.
-
-    Returns:
-        (n,) int64.
-    """
+    """Apply a permutation of 0..count-1 to positions, (n,) int64, each in 0..count-1."""
     if count <= SORTED:
         found: np.ndarray = _sorted(count, key)[positions]
         return found
@@ -44,12 +37,7 @@ def permuted(positions: np.ndarray, count: int, key: int) -> np.ndarray:
 def permuted_each(positions: np.ndarray, count: int, keys: np.ndarray) -> np.ndarray:
     """Apply to each position a permutation of its own, which its key selects; see `permuted`.
 
-    Args:
-        positions: (n,) int64, each in 0..count-1.
-        keys: (n,) uint64; equal ones are best side by side.
-
-    Returns:
-        (n,) int64.
+    The keys, (n,) uint64, are best sorted: equal ones are computed together.
     """
     if count > SORTED:
         return _fed(positions, count, [draws.mixes(keys, i) for i in range(_ROUNDS)])
@@ -104,3 +92,54 @@ def _mixed(z: np.ndarray) -> np.ndarray:
     z = (z ^ z >> np.uint64(27)) * _M2
     mixed: np.ndarray = z ^ z >> np.uint64(31)
     return mixed
+
+
+class _Layout(NamedTuple):
+    """The shards in the order of an epoch; arrays of int64."""
+
+    windows: np.ndarray  # (W + 1,) position where each window begins, and the end
+    ends: np.ndarray  # (S,) position where each shard's part ends, were no window permuted
+    shifts: np.ndarray  # (S,) from such a position to the index
+
+
+class Windows:
+    """The order of samples whose shards are expensive to open: few are read at a time.
+
+    A keyed permutation orders the shards. Each ``window`` shards that follow each other in this
+    order are a window, and another keyed permutation orders all samples of a window. So the index
+    at a position is computed from the positions where windows and shards begin: arrays of shards,
+    none of samples. ``lengths``, (S,) int64, are the samples of each shard, above 0.
+    """
+
+    def __init__(self, lengths: np.ndarray, window: int) -> None:
+        self._lengths, self._window = lengths, window
+        self.digest: str = hashlib.blake2b(
+            lengths.astype("<i8").tobytes(), digest_size=8
+        ).hexdigest()
+        self._latest: tuple[int | None, _Layout] = None, self._laid_out(0)
+
+    def indices(self, positions: np.ndarray, key: int) -> np.ndarray:
+        """The index at each of some ascending positions of the order that a key selects."""
+        known, layout = self._latest
+        if known != key:
+            layout = self._laid_out(key)
+            self._latest = key, layout  # at once: another thread reads
+        numbers = np.searchsorted(layout.windows, positions, "right") - 1
+        places = np.empty_like(positions)
+        for number, part in runs(numbers):
+            start, stop = layout.windows[number : number + 2].tolist()
+            own = draws.mix(key, number, _WINDOW)
+            places[part] = start + permuted(positions[part] - start, stop - start, own)
+        indices: np.ndarray = places + layout.shifts[np.searchsorted(layout.ends, places, "right")]
+        return indices
+
+    def _laid_out(self, key: int) -> _Layout:
+        count = len(self._lengths)
+        order = permuted(np.arange(count), count, draws.mix(key, _SHARDS))
+        lengths = self._lengths[order]
+        ends = np.cumsum(lengths)
+        firsts = np.cumsum(self._lengths) - self._lengths
+        edges = np.concatenate([[0], ends])
+        return _Layout(
+            np.append(edges[:-1][:: self._window], edges[-1]), ends, firsts[order] - edges[:-1]
+        )

@@ -6,7 +6,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import Generic, TypeVar
 
 from packio.errors import OptionError
@@ -53,18 +52,14 @@ class prefetch(Generic[T]):  # noqa: N801 (called like a function)
         try:
             return self._channel.take()
         except KeyboardInterrupt:
-            self._leave()
+            if (left := self._finish.detach()) is not None:
+                channel, thread = left[2]
+                channel.close()
+                thread.join(_PATIENCE)  # if its item waits for a server, it ends later
             raise
         except BaseException:
             self.close()
             raise
-
-    def _leave(self) -> None:
-        """End the thread; if its item waits for a server, let it end later."""
-        if (left := self._finish.detach()) is not None:
-            channel, thread = left[2]
-            channel.close()
-            thread.join(_PATIENCE)
 
     def close(self) -> None:
         """End the thread after the item that it is making; drop the items that wait."""
@@ -73,12 +68,7 @@ class prefetch(Generic[T]):  # noqa: N801 (called like a function)
     def __enter__(self) -> prefetch[T]:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -93,7 +83,7 @@ class _Channel(Generic[T]):
         self._error: BaseException | None = None
 
     def put(self, item: T) -> bool:
-        """Wait for room and add an item; False if the reader has closed the channel."""
+        """Wait for room and add an item; return False if the reader has closed the channel."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or len(self._items) < self._most)
             if not self._closed:

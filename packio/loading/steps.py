@@ -20,18 +20,12 @@ _MOST_RANKS = 1 << 20
 
 
 class Stretch(NamedTuple):
-    """Steps of one size: from this step on, up to the next stretch, epochs that follow included.
-
-    Attributes:
-        position: First position of that step in the order of the epoch.
-        batch_size: Positions that a rank takes in a step: samples, or 1 if the sampler's positions
-            are batches.
-    """
+    """Steps of one size: from this step on, up to the next stretch, epochs that follow included."""
 
     epoch: int
     step: int
-    position: int
-    batch_size: int
+    position: int  # first position of that step in the order of the epoch
+    batch_size: int  # positions of a rank in a step: samples, or 1 if positions are batches
     world_size: int
 
     @property
@@ -65,11 +59,7 @@ def at_zero(epoch: int, world_size: int) -> int:  # noqa: ARG001 (of a `Start`)
 
 
 def of_step(stretches: Sequence[Stretch], epoch: int, step: int, start: Start = at_zero) -> Stretch:
-    """Find the stretch that a step belongs to.
-
-    Args:
-        epoch, step: The step; one before the first stretch is taken to have that stretch's size.
-    """
+    """Find the stretch of a step; a step before the first stretch has that stretch's size."""
     found = [s for s in stretches if s[:2] <= (epoch, step)]
     return _in_epoch(found[-1] if found else stretches[0], epoch, start)
 
@@ -77,7 +67,7 @@ def of_step(stretches: Sequence[Stretch], epoch: int, step: int, start: Start = 
 def of_position(
     stretches: Sequence[Stretch], epoch: int, position: int, start: Start = at_zero
 ) -> Stretch:
-    """Find the stretch that a position belongs to, as `of_step`."""
+    """Find the stretch of a position, as `of_step`."""
     found = [s for s in stretches if (s.epoch, s.position) <= (epoch, position)]
     return _in_epoch(found[-1] if found else stretches[0], epoch, start)
 
@@ -94,10 +84,7 @@ def continued(
 ) -> tuple[Stretch, ...]:  # fmt: skip
     """Add what begins at a position; steps that were once taken after it are forgotten.
 
-    Args:
-        epoch, position: Where the next step begins. 0 and less is the first step of an epoch: after
-            that step, the position is above 0.
-        start: Where epochs begin, if no epoch of other sizes precedes them.
+    A position of 0 and less is the first step of an epoch: after that step, it is above 0.
     """
     first = -_MOST if position <= 0 else position
     kept = [s for s in stretches if (s.epoch, s.position) < (epoch, first)]
@@ -157,23 +144,23 @@ def is_left_out(spans: Iterable[Span], epoch: int, step: int) -> bool:
     return any(s.epoch == epoch and s.first <= step <= s.last for s in spans)
 
 
-def before(spans: Iterable[Span], epoch: int, step: int) -> list[Span]:
-    """The parts of spans that lie before a step."""
-    cut = [s._replace(last=min(s.last, step - 1)) if s.epoch == epoch else s for s in spans]
-    return [s for s in cut if s.epoch <= epoch and s.first <= s.last]
-
-
 def joined(
     asked: Sequence[Span], loaded: Sequence[Span], epoch: int, step: int
 ) -> tuple[Span, ...]:
-    """Put the spans of a loader and of a state that it loads together: both are left out."""
-    for span in before(asked, epoch, step):
-        if not any(s.epoch == span.epoch and s.first <= span.first and span.last <= s.last
-                   for s in loaded):  # fmt: skip
+    """Put the spans of a loader and of a state that it loads together: both are left out.
+
+    Raises:
+        OptionError: the state's run has trained on steps that the loader leaves out.
+    """
+    for span in asked:
+        cut = span._replace(last=min(span.last, step - 1)) if span.epoch == epoch else span
+        is_past = cut.epoch <= epoch and cut.first <= cut.last
+        if is_past and not any(s.epoch == cut.epoch and s.first <= cut.first and cut.last <= s.last
+                               for s in loaded):  # fmt: skip
             raise OptionError(
-                f"skip={tuple(span)}: the state goes on at step {step} of epoch {epoch}, and its "
-                f"run has trained on these steps; load a state from before step {span.first} of "
-                f"epoch {span.epoch}, or leave this span out of skip="
+                f"skip={tuple(cut)}: the state goes on at step {step} of epoch {epoch}, and its "
+                f"run has trained on these steps; load a state from before step {cut.first} of "
+                f"epoch {cut.epoch}, or leave this span out of skip="
             )
     return read_spans([*asked, *loaded])
 

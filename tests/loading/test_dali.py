@@ -21,7 +21,7 @@ import packio
 from packio import registry
 from packio.errors import DecodeError, IntegrityError, MissingPackageError, ModeError, OptionError
 from packio.loading import ranks
-from packio.loading.dali import graphs
+from packio.loading.dali import pipelines
 
 FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
 DEVICES = ["cpu", *(["gpu"] if torch.cuda.is_available() else [])]
@@ -88,15 +88,15 @@ def _difference(a: torch.Tensor, b: torch.Tensor) -> tuple[float, int]:
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows with each pipeline that is built."""
-    pipelines: list[int] = []
-    build = graphs.fed
+    numbers: list[int] = []
+    build = pipelines.build
 
     def counted(*arguments: Any) -> Any:
-        pipelines.append(1)
+        numbers.append(1)
         return build(*arguments)
 
-    monkeypatch.setattr(graphs, "fed", counted)
-    return pipelines
+    monkeypatch.setattr(pipelines, "build", counted)
+    return numbers
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 import packio
 from packio.errors import OptionError
-from packio.loading.sampling import LoaderOrder
+from packio.loading.samplers import DefaultSampler
 
 
 @pytest.fixture(scope="module")
@@ -192,6 +192,6 @@ def _threads(_: Any) -> int:
 
 
 def test_an_order_says_that_it_is_not_even() -> None:
-    order = LoaderOrder(80, None, lambda: 0, shuffle=False, even=False, rank=0, world_size=1)
+    order = DefaultSampler(80, None, lambda: 0, shuffle=False, even=False, rank=0, world_size=1)
     assert order.order["even"] is False
     assert "even" not in packio.ShuffleSampler(80).order

@@ -19,7 +19,7 @@ from torch.utils.data import BatchSampler, DataLoader
 import packio
 from packio.errors import OptionError
 from packio.loading import mixing
-from packio.loading.resuming import ResumableSampler
+from packio.loading.order import Order
 
 _weights = st.lists(st.floats(0, 1e6), min_size=1, max_size=6).filter(lambda w: sum(w) > 1e-3)
 
@@ -33,7 +33,7 @@ def test_shares_add_up_and_are_exact_within_one(weights: list[float], count: int
         assert abs(share - count * weight / sum(weights)) < 1 + 1e-9 * count
 
 
-def _order(sampler: ResumableSampler, epochs: int = 1) -> list[int]:
+def _order(sampler: Order[Any], epochs: int = 1) -> list[int]:
     return [i for _ in range(epochs) for i in sampler]
 
 
@@ -71,7 +71,7 @@ def test_ranks_share_an_order_that_goes_on_anywhere(data: Any) -> None:
     kind = data.draw(st.sampled_from(["mixed", "repeated", "unshuffled"]))
     drop_last = data.draw(st.booleans())
 
-    def made(**ranks: Any) -> ResumableSampler:
+    def made(**ranks: Any) -> Order[Any]:
         options: dict[str, Any] = {"samples_per_epoch": count, "drop_last": drop_last, **ranks}
         if kind == "mixed":
             return packio.MixedSampler(sizes, [1, 3, 2][: len(sizes)], 5, epoch=1, **options)
@@ -186,7 +186,7 @@ def test_repeats_are_laid_out_as_timms(timm: Any, world: int) -> None:
 
 
 def test_states_of_other_orders_are_refused() -> None:
-    samplers: list[ResumableSampler] = [
+    samplers: list[Order[Any]] = [
         packio.ShuffleSampler(60, 1),
         packio.ShuffleSampler(60, 2),
         packio.ShuffleSampler(61, 1),
@@ -220,7 +220,7 @@ def _digests(loader: Any) -> list[str]:
     return [hashlib.sha256(b"".join(t.numpy().tobytes() for t in b)).hexdigest() for b in loader]
 
 
-def _samplers(data: Any) -> list[ResumableSampler]:
+def _samplers(data: Any) -> list[Order[Any]]:
     return [
         packio.MixedSampler(data, [1, 2], 6, samples_per_epoch=31),
         packio.RepeatAugSampler(data, 2, 6),

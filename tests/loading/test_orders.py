@@ -20,7 +20,7 @@ from statistic import chi_square, most
 import packio
 from packio.batches import draws
 from packio.loading import permuting
-from packio.loading.resuming import ResumableSampler
+from packio.loading.order import Order
 
 BILLIONS = 10**10
 MEGABYTES = 10
@@ -36,7 +36,7 @@ class Long(torch.utils.data.Dataset[int]):
         return int(index)
 
 
-def _samplers(count: int, **options: Any) -> dict[str, ResumableSampler]:
+def _samplers(count: int, **options: Any) -> dict[str, Order[Any]]:
     """One of each kind, over as many samples; a third of the mix are turns of 7 samples."""
     parts = [count // 2, count - count // 2 - 7, 7]
     return {
@@ -160,7 +160,7 @@ def test_what_is_left_comes_at_any_world_size_after_any_step(kind: str, drop_las
                 assert len(rest) - len(owed) < after
 
 
-def _reset(sampler: ResumableSampler) -> ResumableSampler:
+def _reset(sampler: Order[Any]) -> Order[Any]:
     sampler.set_epoch(0)
     return sampler
 
@@ -209,7 +209,7 @@ _FROZEN = {
 }
 
 
-def _frozen(name: str) -> ResumableSampler:
+def _frozen(name: str) -> Order[Any]:
     mixed = packio.MixedSampler
     if name == "shuffle few":
         return packio.ShuffleSampler(1000, 7, epoch=1)
@@ -231,7 +231,7 @@ def _frozen(name: str) -> ResumableSampler:
     return _at(sampler, 4096 * 3 + 5)
 
 
-def _at(sampler: ResumableSampler, consumed: int) -> ResumableSampler:
+def _at(sampler: Order[Any], consumed: int) -> Order[Any]:
     sampler.load_state_dict({**sampler.order, "epoch": 2, "consumed": consumed})
     return sampler
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from packio.batches.draws import Drawn
 from packio.errors import OptionError
 from packio.loading.permuting import permuted
-from packio.loading.sampling import ShuffleSampler
+from packio.loading.samplers import ShuffleSampler
 
 
 @settings(deadline=None, max_examples=60)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import operator
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import reprlib
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -19,13 +20,18 @@ from packio.errors import OptionError, PackioError, StateError
 from packio.inspecting.replaying import states
 from packio.inspecting.replaying.replayed import Replay, ReplayedBatch, samples_of
 from packio.loading import steps as spans
+from packio.loading.bucketing import BucketSampler
 from packio.loading.loader import Loader
-from packio.loading.orders import Replayable, sampler_of
-from packio.loading.places import drawing, with_places
-from packio.loading.sampling import LoaderOrder
+from packio.loading.mixing import MixedSampler
+from packio.loading.order import Order
+from packio.loading.samplers import DefaultSampler, RepeatAugSampler, ShuffleSampler
 from packio.loading.steps import Stretch
+from packio.loading.subsets import unwrap_subset, wrap_subset
 
 _Path = str | os.PathLike[str]
+_SAMPLERS: tuple[type[Order[Any]], ...] = (
+    BucketSampler, MixedSampler, RepeatAugSampler, ShuffleSampler,
+)  # fmt: skip
 Data = Loader | torch.utils.data.Dataset[Any] | _Path | Sequence[_Path]
 Steps = int | range | tuple[int, int]
 
@@ -104,7 +110,7 @@ def replay(
     epoch = read.epoch if epoch is None else epoch
     if epoch is None:
         raise OptionError("epoch=None: without a state, say epoch=")
-    source = drawing(dataset)
+    source = unwrap_subset(dataset)
     is_own = read.dataset.get("seeded") is False and not getattr(source, "seeded", False)
     only = read.rank if seed is None and is_own else None  # each rank has drawn a seed
     seed = _find_seed(seed, read, source)
@@ -133,7 +139,7 @@ class _Run(NamedTuple):
     """What a run is replayed from."""
 
     dataset: Any
-    sampler: Replayable
+    sampler: Order[Any]
     stretches: tuple[Stretch, ...]
     epoch: int
     drop_last: bool
@@ -148,15 +154,15 @@ class _Run(NamedTuple):
         if position < (1 - size.world_size if carries else 0):
             raise StateError(f"{at}: no epoch has a position {position}")
         try:
-            found: Iterator[Any] = self.sampler.batches_from(
-                self.epoch, position, size.batch_size, rank=rank,
-                world_size=size.world_size, drop_last=self.drop_last,
-            )  # fmt: skip
-            return next(found, None)
+            found = self.sampler.batch_at(
+                self.epoch, position, size.batch_size, rank=rank, world_size=size.world_size
+            )
         except PackioError:
             raise
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # hostile numbers
             raise StateError(f"{at}: no such place: {error!r}") from error
+        is_left_out = self.drop_last and not self.sampler.yields_batches
+        return found if found and not (is_left_out and len(found) < size.batch_size) else None
 
     def check_end(self, step: int) -> None:
         """Check that the epoch has a step, before others are computed."""
@@ -186,8 +192,8 @@ def _open(data: Data, options: dict[str, Any], state: states.State) -> tuple[Any
         return states.open_packs(data, options, state)
     if options:
         raise OptionError(f"{next(iter(options))}=: the dataset that was handed over says it")
-    dataset = with_places(data.dataset if isinstance(data, Loader) else data)
-    own = getattr(drawing(dataset), "description", None)
+    dataset = wrap_subset(data.dataset if isinstance(data, Loader) else data)
+    own = getattr(unwrap_subset(dataset), "description", None)
     if own is not None:
         states.warn_of_others(own["parts"], state)
     return dataset, True
@@ -245,15 +251,15 @@ def _find_seed(seed: int | None, state: states.State, dataset: Any) -> int | Non
     raise OptionError("seed=None: no state says the seed of crops and flips; say seed=")
 
 
-def _find_sampler(loader: Loader | None, sampler: Any, state: states.State) -> Replayable | None:
+def _find_sampler(loader: Loader | None, sampler: Any, state: states.State) -> Order[Any] | None:
     """The sampler that was handed over, or that of the loader if it has the order of the state."""
     if sampler is None:
         parts: tuple[Any, ...] = () if loader is None else (loader.batch_sampler, loader.sampler)
         for own in parts:
-            if isinstance(own, Replayable):
+            if isinstance(own, Order):
                 return own if state.order in (None, own.order) else None
         return None
-    if not isinstance(sampler, Replayable):
+    if not isinstance(sampler, Order):
         raise OptionError(
             f"sampler={type(sampler).__name__}: expected a sampler of packio's, as ShuffleSampler"
         )
@@ -268,18 +274,37 @@ def _find_sampler(loader: Loader | None, sampler: Any, state: states.State) -> R
 def _make_sampler(
     dataset: Any, state: states.State, seed: int | None, order_seed: int | None,
     size: Stretch, *, shuffle: bool, window: int | None,
-) -> Replayable:  # fmt: skip
+) -> Order[Any]:  # fmt: skip
     """The sampler of the state's order, or the sampler that a `Loader` makes."""
     if state.order is not None:
-        return sampler_of(state.order, dataset, drop_last=state.sampler_drop_last)
+        return _of_order(state.order, dataset, drop_last=state.sampler_drop_last)
     if size.world_size > 1 or not shuffle:
         seed = 0
     if seed is None and order_seed is None:
         raise OptionError("seed=None: without a state, say seed= or order_seed=")
-    return LoaderOrder(
+    return DefaultSampler(
         dataset, order_seed, lambda: seed or 0, shuffle=shuffle, window=window, rank=0,
         world_size=size.world_size,
     )  # fmt: skip
+
+
+def _of_order(order: Mapping[str, Any], dataset: Any, *, drop_last: bool) -> Order[Any]:
+    """Make the sampler of an order that a state tells."""
+    name = str(order.get("sampler"))
+    kind = next((kind for kind in _SAMPLERS if kind.__name__ == name), None)
+    if kind is None:
+        raise OptionError(
+            f"sampler={name!r}: not a sampler of packio's; in Python hand over the loader or the "
+            "sampler: packio.replay(loader, …)"
+        )
+    try:
+        return kind.of_order(order, dataset, drop_last=drop_last)
+    except OptionError:
+        raise
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise OptionError(
+            f"order={reprlib.repr(dict(order))}: no order of a {name}: {error!r}"
+        ) from error
 
 
 def _seed_copy(dataset: Any, seed: int | None) -> Any:

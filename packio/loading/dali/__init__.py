@@ -6,7 +6,6 @@ import functools
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -15,14 +14,12 @@ from packio.batches.framing import Settings
 from packio.errors import OptionError
 from packio.images.decoders import MAX_PIXELS, Decoder
 from packio.images.geometry import Geometry
-from packio.loading.dali import graphs
-from packio.loading.dali.feeding import Fed, Feeder
-from packio.loading.dali.graphs import Options
-from packio.loading.dali.running import Handover, Runner
+from packio.loading.cursor import cursor_of
+from packio.loading.dali.feeding import Feeder
+from packio.loading.dali.pipelines import Handover, Options, Runner, import_dali
 from packio.loading.devices import Preparation
-from packio.loading.epochs import Epochs
 from packio.loading.prefetching import prefetch
-from packio.loading.sampling import LoaderOrder
+from packio.loading.samplers import DefaultSampler
 from packio.packs import opening
 from packio.packs.opening import Pack
 from packio.system import processors
@@ -110,20 +107,18 @@ class DaliLoader:
     ) -> None:
         self.device: torch.device = _device(device)
         _check_options({**locals(), "device": self.device})
-        graphs.module("")  # raises now if DALI is not installed
+        import_dali()  # raises now if DALI is not installed
         self.pack: Pack = pack if isinstance(pack, Pack) else opening.open(pack)
         self.replaced = 0
         count = processors.share() if threads == "auto" else int(threads)
         last = memory_format == torch.channels_last
         gpu = self.device.index if self.device.type == "cuda" else None
-        options = Options(
-            batch_size, count, gpu, crop, hflip, vflip, exif_orientation, last, hw_decoder_load,
-        )  # fmt: skip
+        options = Options(batch_size, count, gpu, crop, exif_orientation, last, hw_decoder_load)
         self._handover = Handover(
             self.device, Preparation(dtype, memory_format, normalize), channels_last=last
         )
         chosen = None if split is None else self.pack.split(split)
-        sampler = LoaderOrder(
+        sampler = DefaultSampler(
             len(self.pack) if chosen is None else len(chosen), order_seed, lambda: self.seed,
             rank=rank, world_size=world_size, drop_last=drop_last, shuffle=shuffle,
         )  # fmt: skip
@@ -135,34 +130,27 @@ class DaliLoader:
             skip=on_error == "skip",
         )  # fmt: skip
         batches = torch.utils.data.BatchSampler(sampler, batch_size, drop_last)
-        self._epochs = Epochs(self._feeder, sampler, batches)
-        self._runner = Runner(
-            functools.partial(graphs.fed, options), functools.partial(self._feeder, settle=True)
-        )
+        self._cursor = cursor_of(self._feeder, sampler, batches)
+        self._runner = Runner(options, functools.partial(self._feeder, settle=True))
         self._ahead = prefetch_factor
 
     def __len__(self) -> int:
         """Number of batches in a whole epoch."""
-        return len(self._epochs)
+        return len(self._cursor)
 
     def __iter__(self) -> Iterator[Any]:
-        epoch = self._epochs.begin()
+        epoch = self._cursor.begin()
         with prefetch(map(self._feeder, epoch.batches), self._ahead) as made:
             for batch, images in self._runner.run(made):
-                self._report(batch)
-                self._epochs.delivered(epoch)
-                yield self._handover(len(batch.data), images, self._labels(batch))
-        self._epochs.ended(epoch)
-
-    def _labels(self, batch: Fed) -> torch.Tensor | None:
-        if self.pack.labels is None:
-            return None
-        return torch.from_numpy(self.pack.take_labels(batch.positions))
-
-    def _report(self, batch: Fed) -> None:
-        for error in batch.errors:
-            warnings.warn(f"replaced by another sample of its batch: {error}", stacklevel=3)
-        self.replaced += len(batch.errors)
+                for error in batch.errors:
+                    warnings.warn(f"replaced by another sample of its batch: {error}", stacklevel=2)
+                self.replaced += len(batch.errors)
+                self._cursor.delivered(epoch)
+                labels = None
+                if self.pack.labels is not None:
+                    labels = torch.from_numpy(self.pack.take_labels(batch.positions))
+                yield self._handover(len(batch.data), images, labels)
+        self._cursor.ended(epoch)
 
     @property
     def seed(self) -> int:
@@ -172,15 +160,15 @@ class DaliLoader:
     @property
     def epoch(self) -> int:
         """Number of the next epoch."""
-        return self._epochs.next
+        return self._cursor.next
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch is next; without a call the epochs are counted."""
-        self._epochs.set(epoch)
+        self._cursor.set(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the epoch, as `packio.Loader.state_dict` does."""
-        return self._epochs.state_dict()
+        return self._cursor.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state, as `packio.Loader.load_state_dict` does.
@@ -188,7 +176,7 @@ class DaliLoader:
         Raises:
             OptionError: the state belongs to another order.
         """
-        self._epochs.load_state_dict(state)
+        self._cursor.load_state_dict(state)
 
     def close(self) -> None:
         """Close DALI's pipeline and the pack's files; iterating opens them again."""
@@ -198,12 +186,7 @@ class DaliLoader:
     def __enter__(self) -> DaliLoader:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -224,13 +207,12 @@ def _device(wanted: torch.device | str) -> torch.device:
 
 
 def _check_options(given: dict[str, Any]) -> None:
-    """Check the arguments."""
     load, threads = given["hw_decoder_load"], given["threads"]
-    problems: dict[str, bool] = {
-        f"batch_size={given['batch_size']}: expected at least 1": given["batch_size"] < 1,
-        f"prefetch_factor={given['prefetch_factor']}: expected at least 1": (
-            given["prefetch_factor"] < 1
-        ),
+    problems = {
+        **{
+            f"{name}={given[name]}: expected at least 1": given[name] < 1
+            for name in ("batch_size", "prefetch_factor")
+        },
         f"threads={threads!r}: expected 'auto' or an int of at least 1": (
             threads != "auto" and (not isinstance(threads, int) or threads < 1)
         ),

@@ -32,20 +32,20 @@ _TRAILER = 64  # bytes at the end that must have the end mark; some cameras add 
 
 
 class Fed(NamedTuple):
-    """A batch on its way through DALI.
+    """A batch of N samples on its way through DALI.
 
-    Attributes:
-        positions: (N,) positions of the samples in the pack; replacements instead of bad samples.
-        data: N arrays of uint8, encoded.
-        places: (N, 12) int32, see `packio.loading.dali.graphs.fed`.
+    The place of a sample are 12 numbers: top, left, height and width of the box in the upright
+    image; height and width of the resized box; top, left, height and width of the output in the
+    resized box, with black beyond the edges; 1 to mirror the output left-right; 1 to mirror it
+    top-bottom.
     """
 
     indices: list[int]
-    positions: np.ndarray
-    data: list[np.ndarray]
-    places: np.ndarray
+    positions: np.ndarray  # (N,) of the samples in the pack; replacements instead of bad samples
+    data: list[np.ndarray]  # N arrays of uint8, encoded
+    places: np.ndarray  # (N, 12) int32
     errors: list[Exception]
-    settled: bool
+    settled: bool  # whether packio decodes what DALI refuses
 
 
 class Feeder(Seeded):
@@ -96,9 +96,9 @@ class Feeder(Seeded):
         # DALI resizes whole frames
         wanted = regions.needed(place, row.height, row.width, "nearest", fast=False)
         frame = wanted.frame
-        ours = settle or row.position in self._ours
+        ours, most = settle or row.position in self._ours, self._recipe.decoder.max_pixels
         with pack.naming(row):
-            if ours or not _is_plain(data, row) or _pixels(row) > self._recipe.decoder.max_pixels:
+            if ours or not _is_plain(data, row) or row.height * row.width > most:
                 data, box = self._decoded(data, row, wanted)
             else:
                 box = wanted.box if wanted.orientation == 1 else frame[:4]
@@ -112,10 +112,6 @@ class Feeder(Seeded):
         return b"P6 %d %d 255\n" % (width, height) + pixels.tobytes(), (0, 0, height, width)
 
 
-def _pixels(row: Row) -> int:
-    return row.height * row.width
-
-
 def _is_plain(data: bytes, row: Row) -> bool:
     """Tell whether DALI may decode an image: a whole JPEG or PNG that agrees with the index."""
     if row.dtype != "uint8" or row.channels not in (1, 3):
@@ -123,12 +119,8 @@ def _is_plain(data: bytes, row: Row) -> bool:
     end = data[-_TRAILER:]
     if row.encoding == "png":
         size = struct.pack(">II", row.width, row.height)
-        return (
-            data[:8] == PNG_MAGIC
-            and data[16:24] == size
-            and b"IEND" in end
-            and row.orientation == 1
-        )
+        is_whole = data[:8] == PNG_MAGIC and data[16:24] == size and b"IEND" in end
+        return is_whole and row.orientation == 1
     header = encodings.parse_jpeg(data) if row.encoding == "jpeg" else None
     said: Any = (row.height, row.width, row.channels, 8, row.orientation)
     return b"\xff\xd9" in end and header is not None and said == (*header[:4], header.orientation)

@@ -12,17 +12,17 @@ from collections.abc import Callable, Mapping, Sized
 from typing import TYPE_CHECKING, Any
 
 from packio.batches import draws
+from packio.batches.draws import Drawn
 from packio.datasets.sizes import shard_lengths
 from packio.errors import OptionError
-from packio.loading.permuting import permuted
-from packio.loading.resuming import Pass, ResumableSampler
-from packio.loading.windows import Windows
+from packio.loading.order import EpochSlice, Order
+from packio.loading.permuting import Windows, permuted
 
 if TYPE_CHECKING:
     import numpy as np
 
 
-class ShuffleSampler(ResumableSampler):
+class ShuffleSampler(Order[Drawn]):
     """Every sample once an epoch, in an order that depends on seed and epoch alone.
 
     Works in any DataLoader, persistent workers included. Each rank takes every `world_size`-th
@@ -106,14 +106,12 @@ class ShuffleSampler(ResumableSampler):
     def of_order(
         cls, order: Mapping[str, Any], data: Any, *, drop_last: bool = False
     ) -> ShuffleSampler:
-        """Make the sampler of an order; see `ResumableSampler.of_order`."""
-        made = ShuffleSampler(
+        """Make the sampler of an order; see `Order.of_order`."""
+        return ShuffleSampler(
             data, order.get("seed", 0), shuffle=order.get("shuffle", True),
             window=order.get("window"), rank=0, world_size=1, drop_last=drop_last,
             even=order.get("even", True),
-        )  # fmt: skip
-        made.check(order)
-        return made
+        ).check(order)  # fmt: skip
 
     def _indices(self, positions: np.ndarray, epoch: int) -> np.ndarray:
         if not self.shuffle:
@@ -124,15 +122,13 @@ class ShuffleSampler(ResumableSampler):
         return permuted(positions, self.count, key)
 
 
-class LoaderOrder(ShuffleSampler):
+class DefaultSampler(ShuffleSampler):
     """The order of a loader: a `ShuffleSampler` whose seed may be left to the loader.
 
-    Args:
-        seed: Seed of the order. None: ``alone`` if there is one process; 0 if there are several, as
-            torch's DistributedSampler has it: what one process draws the others do not know.
-        alone: Gives the seed of a single process, when an epoch needs it first.
-        even: As in `ShuffleSampler`. None: True, with a warning where an epoch in the order of the
-            pack, as in evaluation, has samples twice.
+    ``seed=None`` is what ``alone`` returns when an epoch needs it first, if there is one process.
+    It is 0 if there are several: what one process draws the others do not know. ``even=None`` is
+    True, with a warning where an epoch in the order of the pack, as in evaluation, has samples
+    twice.
     """
 
     def __init__(
@@ -154,8 +150,8 @@ class LoaderOrder(ShuffleSampler):
         self._settle()
         return {**super().order, "sampler": "ShuffleSampler"}
 
-    def begin(self, part: Pass | None = None) -> Pass:
-        """Begin a pass; the number of processes is known now, and so is the seed."""
+    def begin(self, part: EpochSlice | None = None) -> EpochSlice:
+        """Begin a slice; the number of processes is known now, and so is the seed."""
         self._settle()
         part = super().begin(part)
         twice = -self.count % part.world_size
@@ -185,7 +181,7 @@ class LoaderOrder(ShuffleSampler):
         super().load_state_dict(state)
 
 
-class RepeatAugSampler(ResumableSampler):
+class RepeatAugSampler(Order[Drawn]):
     """Each sample several times in a row, with other crops and flips: repeated augmentation.
 
     The copies are at neighbouring positions, and each rank takes every `world_size`-th position. So
@@ -251,13 +247,11 @@ class RepeatAugSampler(ResumableSampler):
     def of_order(
         cls, order: Mapping[str, Any], data: Any, *, drop_last: bool = False
     ) -> RepeatAugSampler:
-        """Make the sampler of an order; see `ResumableSampler.of_order`."""
-        made = cls(
+        """Make the sampler of an order; see `Order.of_order`."""
+        return cls(
             data, order["repeats"], order["seed"], samples_per_epoch=order["samples"],
             shuffle=order["shuffle"], rank=0, world_size=1, drop_last=drop_last,
-        )  # fmt: skip
-        made.check(order)
-        return made
+        ).check(order)  # fmt: skip
 
     def _indices(self, positions: np.ndarray, epoch: int) -> np.ndarray:
         places = positions // self.repeats
@@ -271,6 +265,27 @@ def length(data: Sized | int) -> int:
     if isinstance(data, (bool, str, bytes, os.PathLike)):
         raise OptionError(f"data={data!r}: expected a dataset, or its length")
     return data if isinstance(data, int) else len(data)
+
+
+def check_length(dataset: Any, sampler: Any) -> None:
+    """Refuse a sampler that was made for another dataset, as far as the lengths tell.
+
+    Of torch's samplers, only those are refused that number more samples than there are: a shorter
+    one may be meant.
+    """
+    if sampler is None or not isinstance(dataset, Sized):
+        return
+    inner = getattr(sampler, "sampler", sampler)  # of torch's BatchSampler
+    own: int | None = getattr(inner, "data_length", None)
+    size = len(dataset)
+    sources = (getattr(inner, name, None) for name in ("data_source", "dataset", "weights"))
+    of_torch = (len(source) for source in sources if isinstance(source, Sized))
+    there = next(of_torch, 0) if own is None else own
+    if there > size or (own is not None and own != size):
+        raise OptionError(
+            f"the {type(inner).__name__} was made for {there} samples, the dataset has {size}; "
+            "make the sampler of this dataset"
+        )
 
 
 _ORDER = 0x6F72646572  # keeps the order's random numbers apart from those of crops

@@ -1,0 +1,381 @@
+"""The base of packio's samplers: what is at a position of an epoch, computed for any position.
+
+A position has an index or a batch of indices. All ranks go through the same positions: rank r of W
+takes the positions r, r + W, r + 2 W, …
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+from torch.utils.data.distributed import DistributedSampler
+
+from packio.batches.draws import Drawn
+from packio.errors import OptionError
+from packio.loading import ranks
+from packio.loading.subsets import unwrap_subset
+
+Self = TypeVar("Self", bound="Order[Any]")
+Item_co = TypeVar("Item_co", covariant=True)  # at a position: an index, or a batch of them
+
+
+class EpochSlice(NamedTuple):
+    """One pass of one rank through an epoch, or through the rest of an epoch."""
+
+    epoch: int
+    start: int  # first position: what all ranks together had consumed before
+    rank: int
+    world_size: int
+    steps: int  # positions that this rank takes
+
+    def consumed(self, steps: int) -> int:
+        """Count the positions that all ranks have consumed after some positions of this rank."""
+        return self.start + min(steps, self.steps) * self.world_size
+
+    def positions(self, first: int, last: int) -> np.ndarray:
+        """Compute the positions of some steps of this rank: (n,) int64, ascending."""
+        positions: np.ndarray = self.start + self.rank + np.arange(first, last) * self.world_size
+        return positions
+
+
+class Order(DistributedSampler[Item_co]):
+    """An order in which each position of an epoch is computed by itself.
+
+    A subclass defines ``_indices``, or ``at`` if a position has a batch, and ``of_order``. The
+    order works in any DataLoader, persistent workers included. Crops and flips of packio's datasets
+    depend on the position, so batches are the same for any number of workers and ranks.
+
+    The class is torch's DistributedSampler by name only, so that Lightning does not share out the
+    samples a second time. The wrappers of accelerate that share out a sampler are recognised.
+    """
+
+    yields_batches = False  # whether a position has a batch, not an index
+    _first_chunk = 16  # positions computed together at the beginning: the first index comes soon
+
+    def __init__(  # DistributedSampler's own looks for a process group
+        self, data: Any, count: int, seed: int, *, epoch: int, rank: int | None,
+        world_size: int | None, drop_last: bool,
+    ) -> None:  # fmt: skip
+        self.count: int = count  # positions of an epoch, unless a subclass says it of each epoch
+        self.seed: int = seed
+        self.epoch: int = epoch  # of the next iteration
+        self.drop_last: bool = drop_last
+        self.even: bool = True  # whether all ranks take as many steps
+        self.latest: EpochSlice | None = None  # that began last; None: none since `set_epoch`
+        self._given = rank, world_size
+        self._start: int | None = None  # first position of the next slice; None: of its epoch
+        self._told = 0  # world size when the length was asked for last; 0: it was not
+        self._open = 0  # iterations that have begun and not ended
+        # Whether indices carry their course. Workers get the class: a user's may not be picklable.
+        is_ours = type(self).__module__.startswith("packio.") and not self.yields_batches
+        self._is_far = is_ours and bool(getattr(data, "looks_ahead", False))
+        # of the crops: drawn before workers need it, or each would draw another
+        draws = None if self.yields_batches else getattr(unwrap_subset(data), "_seed", None)
+        self._draws: Any = draws
+        self._ranks()
+
+    def _ranks(self) -> tuple[int, int]:
+        rank, world_size = (
+            now if given is None else given
+            for given, now in zip(self._given, ranks.current(), strict=True)
+        )
+        if not 0 <= rank < world_size:
+            raise OptionError(
+                f"rank={rank}, world_size={world_size}: expected 0 <= rank < world_size"
+            )
+        return rank, world_size
+
+    @property
+    def rank(self) -> int:  # type: ignore[override]  # torch's is an attribute
+        """Number of this process, as of now."""
+        return self._ranks()[0]
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes that share an epoch, as of now."""
+        return self._ranks()[1]
+
+    @property
+    def order(self) -> dict[str, Any]:
+        """Everything but the epoch that the order depends on; fits `torch.save` and JSON."""
+        return {"sampler": type(self).__name__, "seed": self.seed, "samples": self.count}
+
+    @classmethod
+    def of_order(
+        cls: type[Self], order: Mapping[str, Any], data: Any, *, drop_last: bool = False
+    ) -> Order[Any]:
+        """Make the sampler, of one rank, whose `order` a state tells.
+
+        Raises:
+            OptionError: the order is not of this dataset.
+        """
+        raise NotImplementedError
+
+    # ---- positions ----
+
+    def _indices(self, positions: np.ndarray, epoch: int) -> np.ndarray:
+        """Compute the index at each of some ascending positions, 0..count-1, of an epoch."""
+        raise NotImplementedError
+
+    def at(self, positions: np.ndarray, epoch: int) -> list[Any]:
+        """Compute what is at some ascending positions of an epoch, which begins anew at its end."""
+        whole = int(np.searchsorted(positions, self.count))
+        indices = self._indices(positions[:whole], epoch).tolist()
+        indices += self._indices(positions[whole:] % self.count, epoch).tolist()
+        pairs = zip(indices, positions.tolist(), strict=True)
+        return [Drawn(index, epoch, position) for index, position in pairs]
+
+    def start_of(self, epoch: int, world_size: int) -> int:
+        """First position of an epoch that no other epoch precedes in this process."""
+        return 0
+
+    def end_of(self, epoch: int) -> int:
+        """Position where an epoch ends."""
+        return self.count
+
+    def _start_after(self, part: EpochSlice) -> int | None:
+        """First position of the epoch after a slice; None: as `start_of` says."""
+        return None
+
+    def _chunk(self, world_size: int) -> int:
+        """How many positions of a rank are computed together at most."""
+        return 4096
+
+    def _steps(self, epoch: int, start: int, world_size: int, rank: int = 0) -> int:
+        left = max(0, self.end_of(epoch) - start)
+        if self.drop_last:
+            return left // world_size
+        return -(-left // world_size) if self.even else len(range(rank, left, world_size))
+
+    def slice_from(self, epoch: int, start: int | None) -> EpochSlice:
+        """Describe the slice from a position of an epoch on; ranks are as of now."""
+        rank, world_size = self._ranks()
+        start = self.start_of(epoch, world_size) if start is None else start
+        return EpochSlice(
+            epoch, start, rank, world_size, self._steps(epoch, start, world_size, rank)
+        )
+
+    def walk(self, part: EpochSlice) -> Iterator[Item_co]:
+        """Yield what is at the positions of a slice; indices of far datasets carry their course."""
+        course = Course(type(self), self.order, part) if self._is_far else None
+        first, size = 0, self._first_chunk
+        while first < part.steps:
+            last = min(first + size, part.steps)
+            for item in self.at(part.positions(first, last), part.epoch):
+                if course is not None:
+                    item.course = course
+                yield item
+            first, size = last, min(2 * size, self._chunk(part.world_size))
+
+    def batch_at(
+        self, epoch: int, position: int, batch_size: int, *, rank: int, world_size: int
+    ) -> list[Drawn]:
+        """Compute the batch that a rank gets in a step, whose first position of all ranks is given.
+
+        It is smaller than ``batch_size``, or empty, where the epoch ends; no iteration begins.
+        """
+        steps = min(batch_size, self._steps(epoch, position, world_size, rank))
+        part = EpochSlice(epoch, position, rank, world_size, steps)
+        items = self.at(part.positions(0, steps), epoch)
+        return list(items[0]) if items and self.yields_batches else items
+
+    # ---- iterations ----
+
+    def __len__(self) -> int:
+        """Positions that this rank takes in a whole epoch."""
+        self._told = self.world_size
+        return self._steps(self.epoch, self.start_of(self.epoch, self._told), self._told, self.rank)
+
+    def __iter__(self) -> Iteration[Item_co]:
+        """Go through the next epoch; or through the rest of an epoch that was loaded."""
+        return Iteration(self)
+
+    def upcoming(self) -> EpochSlice:
+        """Describe the slice of the next iteration."""
+        part = self.slice_from(self.epoch, self._start)
+        is_over = part.start > 0 == part.steps  # all that is left is left out, by drop_last
+        return self.slice_from(self.epoch + 1, self._start_after(part)) if is_over else part
+
+    def begin(self, part: EpochSlice | None = None) -> EpochSlice:
+        """Begin a slice, the next one if none is given; the next iteration has the epoch after."""
+        if self._draws is not None:
+            _ = self._draws.value
+        part = part or self.upcoming()
+        if self._told not in (0, part.world_size):
+            warnings.warn(
+                f"{type(self).__name__}: {part.world_size} processes share this epoch; when its "
+                f"length was asked for, there were {self._told}. It was "
+                f"{self._steps(part.epoch, 0, self._told)} then and is "
+                f"{self._steps(part.epoch, 0, part.world_size)} now: "
+                "ask for it after torch.distributed is initialised",
+                stacklevel=2,
+            )
+            self._told = part.world_size
+        self.latest, self.epoch, self._start = part, part.epoch + 1, self._start_after(part)
+        self._open += 1
+        return part
+
+    def end(self) -> None:
+        """Note that an iteration has ended, or is not used any more."""
+        self._open -= 1
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next iteration.
+
+        The epoch of a state that was just loaded keeps its position; any other begins anew.
+        """
+        self.latest = None
+        if epoch != self.epoch:
+            self.epoch, self._start = epoch, None
+
+    # ---- states ----
+
+    def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
+        """Tell the position in an epoch.
+
+        Args:
+            consumed: Samples that this rank has trained on in the iteration that began last:
+                batches times their size, and ``len(sampler)`` at the end of an epoch. A
+                `BucketSampler` counts batches instead. None: no iteration has begun since the
+                epoch was set or a state was loaded.
+
+        Raises:
+            OptionError: an iteration has begun, and consumed is None: a DataLoader works ahead, so
+                the sampler cannot know what was trained on. Or the iteration has fewer batches;
+                or several iterations are running.
+        """
+        if consumed is None and self.latest is not None and not ranks.asked_by("torchdata"):
+            raise OptionError(  # torchdata's loader saves the iteration's own state, too
+                "state_dict() after an iteration has begun: say consumed=, the "
+                f"{'batches' if self.yields_batches else 'samples'} "
+                "that this rank has trained on since; len(sampler) at the end of an epoch"
+            )
+        if consumed is not None and self._open > 1:
+            raise OptionError(f"{self._open} iterations of this sampler are running; end others")
+        part = self.latest or self.upcoming()
+        if consumed is not None and consumed > part.steps and self.yields_batches:
+            raise OptionError(
+                f"consumed={consumed}: the iteration has {part.steps} batches for this rank; "
+                "count batches, not samples"
+            )
+        if consumed is not None and consumed >= part.steps > 0:
+            part, consumed = self.slice_from(part.epoch + 1, self._start_after(part)), 0
+        return self.state_of(part, consumed or 0)
+
+    def state_of(self, part: EpochSlice, steps: int) -> dict[str, Any]:
+        """Tell the position after some positions of this rank in a slice."""
+        return {**self.order, "epoch": part.epoch, "consumed": part.consumed(steps)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state: the next iteration is the rest of its epoch, for any world size.
+
+        Raises:
+            OptionError: the state belongs to another order.
+        """
+        self.check(state)
+        epoch, consumed = state["epoch"], state["consumed"]
+        over = consumed >= self.end_of(epoch) > 0
+        self.latest, self.epoch = None, epoch + over
+        self._start = self._start_after(self.slice_from(epoch, consumed)) if over else consumed
+
+    def check(self: Self, state: Mapping[str, Any]) -> Self:
+        """Refuse a state that belongs to another order; return the sampler."""
+        order = self.order
+        differences = ", ".join(
+            f"{name}={state.get(name)!r} in the state and {ours!r} here"
+            for name, ours in order.items()
+            if state.get(name) != ours
+        )
+        if differences:
+            raise OptionError(
+                f"the state is of another order than that of the {order['sampler']}: "
+                f"{differences}; make the sampler, and the loader, "
+                "as they were made when the state was saved"
+            )
+        return self
+
+
+class Iteration(Iterator[Item_co], Generic[Item_co]):
+    """An iteration of a sampler; torchdata's StatefulDataLoader saves and loads its state.
+
+    The slice begins with the first item that is asked for, so an iteration that was made for
+    nothing takes no epoch.
+    """
+
+    def __init__(self, sampler: Order[Item_co]) -> None:
+        self._sampler, self._handed_out, self._is_open = sampler, 0, False
+        self._part: EpochSlice | None = None
+        self._items: Iterator[Item_co] = iter(())
+
+    def __next__(self) -> Item_co:
+        if self._part is None:
+            self._begin(self._sampler.begin())
+        for item in self._items:
+            self._handed_out += 1
+            return item
+        self._end()
+        raise StopIteration
+
+    def _begin(self, part: EpochSlice) -> None:
+        self._end()
+        self._part, self._items, self._is_open = part, self._sampler.walk(part), True
+
+    def _end(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._sampler.end()
+
+    def __del__(self) -> None:
+        self._end()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tell the position after the items that were handed out."""
+        part = self._part or self._sampler.upcoming()
+        return self._sampler.state_of(part, self._handed_out)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Begin after the items that a state counts; there may be none left of its epoch."""
+        self._sampler.check(state)
+        part = self._sampler.slice_from(state["epoch"], state["consumed"])
+        self._begin(self._sampler.begin(part))
+
+
+@dataclasses.dataclass(frozen=True)
+class Course:
+    """What an index carries, so that a worker can compute the indices that come after it.
+
+    See `packio.datasets.lookahead`. Pickles as a few numbers, without sampler and dataset.
+    """
+
+    kind: type[Order[Any]]
+    order: Mapping[str, Any] = dataclasses.field(hash=False)
+    part: EpochSlice
+    _made: list[Order[Any] | None] = dataclasses.field(
+        default_factory=list, compare=False, repr=False
+    )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Course, (self.kind, self.order, self.part)
+
+    def step_of(self, position: int) -> int:
+        """The step of the slice that has a position of the epoch."""
+        return (position - self.part.start) // self.part.world_size
+
+    def batch(self, data: Any, step: int, size: int) -> list[Drawn] | None:
+        """The indices of some steps of the slice; None if there are not as many, or not known.
+
+        The order is known for the sampler's dataset, and for others of the same shape.
+        """
+        if not self._made:
+            self._made.append(None)
+            with contextlib.suppress(ArithmeticError, LookupError, TypeError, ValueError):
+                self._made[0] = self.kind.of_order(self.order, data)
+        sampler = self._made[0]
+        if sampler is None or step < 0 or step + size > self.part.steps:
+            return None
+        return sampler.at(self.part.positions(step, step + size), self.part.epoch)

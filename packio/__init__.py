@@ -45,8 +45,7 @@ _PUBLIC = {  # name → module
         "measuring.watching": "MemoryFormatWarning watch",
         "packing.adding_field": "add_field drop_field",
         "packing.appending": "append",
-        "packing.making": "pack",
-        "packing.merging": "convert merge",
+        "packing.making": "convert merge pack",
         "packing.reindexing": "reindex",
         "packing.report": "PackReport",
         "packs.opening": "open Pack",
@@ -105,7 +104,7 @@ if TYPE_CHECKING:
     from packio.packing.adding_field import add_field as add_field
     from packio.packing.adding_field import drop_field as drop_field
     from packio.packing.appending import append as append
-    from packio.packing.merging import merge as merge
+    from packio.packing.making import merge as merge
     from packio.packing.reindexing import reindex as reindex
     from packio.packing.report import PackReport as PackReport
     from packio.packs.opening import Pack as Pack

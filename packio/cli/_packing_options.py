@@ -17,8 +17,8 @@ import typer
 
 from packio import registry
 from packio.cli._options import byte_count, count_or_auto, name_or_shares, part_of, shares
+from packio.packing.choosing import Choice
 from packio.packing.images.encode import CHOICES, Encoding
-from packio.packing.plan.choosing import Choice
 from packio.sample.fields import KINDS, parse_options
 from packio.sources import Flag
 

@@ -13,7 +13,7 @@ from packio.cli import _packing_options as group
 from packio.cli._output import print_packed
 from packio.cli._progress import ProgressLine
 from packio.errors import OptionError
-from packio.packing.merging import merge
+from packio.packing.making import merge
 
 
 @group.takes(group.OUTPUT, group.LEVELS, group.RUN, group.of_plugins("formats"))

@@ -22,7 +22,7 @@ from packio.cli._output import (
 )
 from packio.cli._progress import ProgressLine
 from packio.errors import OptionError
-from packio.packing.plan.advising import Advice, DryRun, LevelsAdvice
+from packio.packing.planning import Advice, DryRun, LevelsAdvice
 
 _TO_WRITE = {*group.RUN, *group.PARTS, *group.SEEK_POINTS} - {"check"}  # nothing to a dry run
 

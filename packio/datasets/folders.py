@@ -29,7 +29,7 @@ from packio.images import encodings
 from packio.index import columns as made
 from packio.index import indexfile
 from packio.index.indexfile import INDEX_SUFFIX, OF_PIXELS, OF_VALUES, Index
-from packio.packing.publish.assembly import deep_pixels
+from packio.packing.assembly import deep_pixels
 from packio.packing.run.reading import Read, read_ahead
 from packio.packs import opening
 from packio.sample.record import IMAGE

@@ -24,8 +24,9 @@ from packio.errors import (
     UnfinishedPackError,
 )
 from packio.packing import sourcing
-from packio.packing.fields.job import SUFFIX, AddOptions, AddReport, Job, check_none_left
-from packio.packing.publish import fields as publishing
+from packio.packing.fields import publishing
+from packio.packing.fields.job import SUFFIX, AddReport, Job, check_none_left
+from packio.packing.run.shards import RunOptions
 from packio.packs import opening
 from packio.sample import fields, levels
 from packio.sample.record import IMAGE
@@ -35,26 +36,19 @@ from packio.system import locks
 from packio.system.files import absolute, beyond_link
 from packio.system.progress import ProgressCallback
 
+_MOST_ERRORS = 100  # a function that fails that often fails for all
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DropReport:
-    """What dropping a field did.
+    """What dropping a field did."""
 
-    Attributes:
-        out: The pack.
-        name: Of the field.
-        removed: Files that held nothing else, and are gone.
-        freed: Bytes of these files.
-        remaining: Bytes of values that stay in files that hold other fields, too.
-        digest: Hexadecimal SHA-256 of the new index.
-    """
-
-    out: Path
-    name: str
-    removed: tuple[str, ...]
-    freed: int
-    remaining: int
-    digest: str
+    out: Path  # the pack
+    name: str  # of the field
+    removed: tuple[str, ...]  # files that held nothing else, and are gone
+    freed: int  # bytes of these files
+    remaining: int  # bytes of values that stay in files that hold other fields, too
+    digest: str  # hexadecimal SHA-256 of the new index
 
 
 def add_field(
@@ -138,12 +132,17 @@ def add_field(
     fields.check_name(name)
     sourcing.check_positive(workers=workers or None, batch_size=batch_size)
     _check_can_be_sent(values, workers)
-    asked = AddOptions(
-        name, kind, on_error == "skip", missing, only_new, workers, batch_size, max_errors,
-        progress, began,
+    if max_errors is None and on_error == "raise":
+        max_errors = _MOST_ERRORS
+    options = RunOptions(
+        skip=on_error == "skip", workers=workers, max_errors=max_errors, progress=progress,
+        began=began,
     )  # fmt: skip
     with _changing(path) as (shop, pack):
-        job = Job(shop, pack, asked)
+        job = Job(
+            shop, pack, name, kind, options, missing=missing, only_new=only_new,
+            batch_size=batch_size,
+        )  # fmt: skip
         if name in pack.fields and not (overwrite or only_new):
             if (done := job.unchanged(values)) is not None:
                 return done

@@ -7,71 +7,57 @@ index takes the place of the old index in one step. Until then nothing changes f
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import hashlib
 import itertools
 import os
+import re
 import shlex
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from packio.errors import NotAPackError, OptionError, PackioError, UnfinishedPackError
+from packio import registry
+from packio.errors import NotAPackError, OptionError, UnfinishedPackError
+from packio.index import columns as made
 from packio.index import indexfile
-from packio.index.layout import origins_of
-from packio.packing import sourcing
+from packio.index.column import Content
+from packio.packing import assembly, planning, sourcing
 from packio.packing.fields.job import check_none_left
-from packio.packing.images.levels import without_levels
-from packio.packing.plan import planning
-from packio.packing.plan.growth import Growth, changed_keys, find_growth
-from packio.packing.publish import adding
-from packio.packing.run import sameness
-from packio.packing.run.running import Means, Run
+from packio.packing.growth import Growth, changed_keys, find_growth
+from packio.packing.run.running import Run
+from packio.packing.run.shards import RunOptions
 from packio.packs import locating, opening
 from packio.sample import levels
 from packio.sample.recipe import Recipe
-from packio.sources import FRAMES, Context, Listing, Source, listed, wanted_fields
-from packio.sources.pack import PackListing
+from packio.sample.relabelling import Relabelling
 from packio.storage import workshop
-from packio.system import locks
+from packio.system import files, locks
 from packio.system.files import absolute, beyond_link
 from packio.system.progress import ProgressCallback
-
-_ROOTS = ("root", "folder")  # options of sources that say which folder keys are relative to
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AppendReport:
-    """What appending did.
+    """What appending did."""
 
-    Attributes:
-        out: The pack.
-        added: Samples that are new in it.
-        known: Samples of the source that the pack had already, by their keys.
-        changed: Keys of such samples whose bytes or annotations differ in the source now; the pack
-            keeps what it has. None if they were not compared: `compare` does.
-        deleted: Keys of samples that the source does not have; the pack keeps them.
-        skipped: Samples that could not be added, with on_error="skip".
-        new_classes: Names of new classes; their numbers follow those of the old classes.
-        total: Samples in the pack now.
-        digest: Hexadecimal SHA-256 of the index.
-        seconds: Duration of the whole run.
-        warnings: One line each.
-    """
-
-    out: Path
-    added: int
-    known: int
+    out: Path  # the pack
+    added: int  # samples that are new in it
+    known: int  # samples of the source that the pack had already, by their keys
+    # Keys of such samples whose bytes or annotations differ in the source now; the pack keeps what
+    # it has. None if they were not compared: `compare` does.
     changed: tuple[str, ...] | None
-    deleted: tuple[str, ...]
-    skipped: int
-    new_classes: tuple[str, ...]
-    total: int
-    digest: str
-    seconds: float
-    warnings: tuple[str, ...] = ()
+    deleted: tuple[str, ...]  # keys of samples that the source does not have; the pack keeps them
+    skipped: int  # samples that could not be added, with on_error="skip"
+    new_classes: tuple[str, ...]  # their numbers follow those of the old classes
+    total: int  # samples in the pack now
+    digest: str  # hexadecimal SHA-256 of the index
+    seconds: float  # of the whole run
+    warnings: tuple[str, ...] = ()  # one line each
 
 
 def append(
@@ -121,77 +107,55 @@ def append(
     shard_size = sourcing.byte_count("shard_size", shard_size)
     sourcing.check_positive(num_workers=num_workers, shard_size=shard_size)
     out = beyond_link(absolute(path))
-    _refuse_swapped(out, source)
     source = sourcing.locate_source(source, out)
 
     def compare_keys(pack: opening.Pack) -> Growth:
-        reader = sourcing.find_source(source, source_kind)
-        listing = _list_again(reader, source, out, options, fields, pack)
-        roots = [name for name in _ROOTS if name in reader.options]
-        return find_growth(pack, listing, _recipe(pack), roots)
+        return find_growth(pack, source, source_kind, out, options, fields)
 
-    if compare or not out.is_dir():  # say so before a workshop is made beside it
-        with _open_pack(out) as pack:
+    if compare or not locating.has_index(out):  # say so before a workshop is made beside it
+        with _open_pack(out, source) as pack:
             _check_sharded(pack)
             growth = compare_keys(pack)
-            changed = tuple(changed_keys(pack, growth, _recipe(pack)))
-            return _report(pack, growth, adding.Added(0, 0, pack.digest, []), began, changed)
+            return _report(pack, growth, began, tuple(changed_keys(pack, growth)))
     check_none_left(out, "appending")
     was_killed = os.path.lexists(out.with_name(out.name + indexfile.APPENDING_SUFFIX))
     with (
         workshop.opened(out, suffix=indexfile.APPENDING_SUFFIX) as shop,
         locks.changing(out / indexfile.INDEX_NAME),
-        _open_pack(out) as pack,
+        _open_pack(out, source) as pack,
     ):
         _check_sharded(pack)
         if was_killed:
-            adding.undo_killed(pack, shop.built)
+            _undo_killed(pack, shop.built)
         growth = compare_keys(pack)
-        added = adding.Added(0, 0, pack.digest, [])
+        report = _report(pack, growth, began)
         if growth.new.keys or growth.new_classes:
             plan = planning.make(
-                growth.new, pack.metadata["format"], _recipe(pack),
+                growth.new, pack.metadata["format"], growth.recipe,
                 shard_size=shard_size or _largest_shard(pack),
             )  # fmt: skip
-            means = Means(workers=planning.count_workers(plan, num_workers), progress=progress)
-            run = Run(
-                plan, pack.index_file.path.parent, means, began, skip=on_error == "skip",
-                first=adding.first_number(pack),
+            run_options = RunOptions(
+                skip=on_error == "skip", workers=planning.count_workers(plan, num_workers),
+                progress=progress, began=began,
             )  # fmt: skip
-            shards = run.write(shop) if growth.new.keys else []
+            place = pack.index_file.path.parent
+            run = Run(plan, place, run_options, shop, first=_first_number(pack))
+            shards = run.write() if growth.new.keys else []
             names = [run.name(number) for number in range(len(shards))]
-            added = adding.add(pack, names, shards, growth, shop.built)
-            added.warnings.extend(
-                _warn_of_lacking(pack, [name for shard in shards for name in shard.fields])
-            )
+            report = _add(pack, names, shards, growth, shop.built, report)
         shop.keep = False
-        return _report(pack, growth, added, began, None)
+        return dataclasses.replace(report, seconds=time.monotonic() - began)
 
 
 def _report(
-    pack: opening.Pack, growth: Growth, added: adding.Added, began: float,
-    changed: tuple[str, ...] | None,
-) -> AppendReport:  # fmt: skip
+    pack: opening.Pack, growth: Growth, began: float, changed: tuple[str, ...] | None = None
+) -> AppendReport:
+    """The report of a run that has added nothing."""
     return AppendReport(
-        pack.path, added.samples, len(growth.rows), changed, tuple(map(os.fsdecode, growth.gone)),
-        added.skipped, tuple(growth.new_classes), len(pack) + added.samples, added.digest,
-        time.monotonic() - began, (*growth.new.warnings, *added.warnings),
+        pack.path, 0, len(growth.rows), changed, tuple(map(os.fsdecode, growth.gone)), 0,
+        tuple(growth.new_classes), len(pack), pack.digest, time.monotonic() - began,
+        tuple(growth.new.warnings),
     )  # fmt: skip
-
-
-def _refuse_swapped(out: Path, source: Any) -> None:
-    """Refuse a source and a pack in the wrong order."""
-    is_path = isinstance(source, (str, os.PathLike))
-    if not is_path or locating.has_index(out) or not locating.has_index(Path(source)):
-        return
-    try:
-        opening.open(out).close()
-    except NotAPackError as error:
-        if not os.path.lexists(out):
-            raise
-        raise OptionError(f"{error}; {source} is a pack: name it first, then the source") from error
-    except PackioError:  # it is told below
-        return
 
 
 def _warn_of_lacking(pack: opening.Pack, there: Collection[str]) -> list[str]:
@@ -204,12 +168,18 @@ def _warn_of_lacking(pack: opening.Pack, there: Collection[str]) -> list[str]:
     ]
 
 
-def _open_pack(out: Path) -> opening.Pack:
-    """Open the pack."""
+def _open_pack(out: Path, source: Any) -> opening.Pack:
     try:
         return opening.open(out)
     except UnfinishedPackError:
         workshop.check_idle(out)
+        raise
+    except NotAPackError as error:
+        is_path = isinstance(source, (str, os.PathLike))
+        if is_path and os.path.lexists(out) and locating.has_index(Path(source)):
+            raise OptionError(
+                f"{error}; {source} is a pack: name it first, then the source"
+            ) from error
         raise
 
 
@@ -225,64 +195,171 @@ def _check_sharded(pack: opening.Pack) -> None:
     )
 
 
-def _recipe(pack: opening.Pack) -> Recipe:
-    recipe = Recipe.of(pack.metadata)
-    if recipe.is_mixed:
-        raise OptionError(
-            f"{pack.path}: merged of packs that were encoded or chosen in different ways, so it is "
-            "unknown how new samples shall be made; pack them on their own, then merge"
-        )
-    return recipe
-
-
-def _list_again(
-    reader: Source, source: Any, out: Path, options: Mapping[str, Any],
-    fields: Mapping[str, Any] | None, pack: opening.Pack,
-) -> Listing:  # fmt: skip
-    """List the whole source, with the options that it had when the pack was made.
-
-    A source of the pack's kind gives its fields under the names that the pack has for them now.
-    Fields that the pack has lost are asked for, too, and left out: their files or columns would be
-    taken for something else, as images of depth for samples.
-    """
-    sourcing.check_options(options, reader)
-    recipe = _recipe(pack)
-    is_alike = reader.name == recipe.source != "pack"  # a pack may have the names of now
-    before = recipe.reading if reader.name == recipe.source else {}
-    known = {*reader.options, *FRAMES}
-    options = {**{n: v for n, v in before.items() if n in known}, **options}
-    became = origins_of(pack.metadata) if is_alike else {}
-    given = before.get("fields") or {}
-    lost = {n: o for n, o in given.items() if not is_alike or became.get(n, n) is None}
-    if fields is not None:
-        asked, lost = fields, lost if is_alike else {}
-    else:
-        asked = {name: origin for name, origin in given.items() if name not in lost}
-
-    def found(fields: Mapping[str, Any]) -> Listing:
-        context = Context(
-            allow_empty=True, scratch=sourcing.scratch_folder(out), fields=wanted_fields(fields),
-            options=options,
-        )  # fmt: skip
-        return without_levels(listed(reader, source, context))
-
-    try:
-        listing = found({**lost, **asked})
-    except OptionError:
-        if not lost:
-            raise
-        listing = found(asked)  # nothing is left of what the pack has lost
-    told = tuple(f"have no file for {name!r}" for name in lost.keys() - asked.keys())
-    listing.warnings[:] = [line for line in listing.warnings if not line.endswith(told)]
-    if isinstance(listing, PackListing):  # of a container of others, as the pack was made of
-        (one,) = (source.metadata for source in listing.packs)
-        if "recipe" not in one and Recipe.of(one).source == recipe.source:
-            became = origins_of(pack.metadata)
-    return sameness.as_in_pack(listing, became, fields or ())
-
-
 def _largest_shard(pack: opening.Pack) -> int:
     """Bytes of the images of the pack's largest shard."""
     lengths = pack.index_file.column("image/length").array()
     edges = np.cumsum([0, *(int(shard["samples"]) for shard in pack.metadata["shards"])])
     return max(1, *(int(lengths[a:b].sum()) for a, b in itertools.pairwise(edges)))
+
+
+def _first_number(pack: opening.Pack) -> int:
+    """Number that the first new shard of a pack gets."""
+    numbers = []
+    for name in _shards(pack):
+        digits = (name.rpartition(".")[0] or name).rpartition("-")[2]
+        if not digits.isdigit():
+            raise OptionError(f"{name}: the shards of the pack are not numbered; convert it first")
+        numbers.append(int(digits))
+    return 1 + max(numbers)
+
+
+def _add(
+    pack: opening.Pack, names: Sequence[str], shards: Sequence[indexfile.Index], growth: Growth,
+    built: Path, report: AppendReport,
+) -> AppendReport:  # fmt: skip
+    """Write an index over old and new shards, and move index and new shards into the pack."""
+    out = pack.index_file.path.parent
+    full = [(n, s) for n, s in zip(names, shards, strict=True) if s.metadata["samples"]]
+    skipped = len(assembly.skipped(shards)) + len(growth.new.unlisted)
+    built.mkdir(exist_ok=True)
+    whole = _whole_sidecars(pack)
+    columns = _columns(pack, full, growth, whole, built)
+    index = built / indexfile.INDEX_NAME
+    digest = indexfile.write(index, columns, _metadata(pack, full, growth, skipped))
+    with locks.changing(index):  # before others see it
+        _publish(built, out, whole)
+    count = sum(shard.metadata["samples"] for _, shard in full)
+    warnings = (
+        *report.warnings,
+        *assembly.deep_pixels([shard.column("image/dtype").array() for _, shard in full]),
+        *assembly.told(shards),
+        *_warn_of_lacking(pack, [name for shard in shards for name in shard.fields]),
+    )
+    return dataclasses.replace(
+        report, added=count, skipped=skipped, total=len(pack) + count, digest=digest,
+        warnings=warnings,
+    )  # fmt: skip
+
+
+def _undo_killed(pack: opening.Pack, built: Path) -> None:
+    """Take back what an append that was killed before its new index came has moved into a pack."""
+    out = pack.index_file.path.parent
+    built.mkdir(exist_ok=True)
+    first, numbered = _first_number(pack), re.compile(rf"{re.escape(out.stem)}-(\d+)(\.|$)")
+    for path in list(out.iterdir()):
+        found = numbered.match(path.name)
+        if found and int(found[1]) >= first:
+            files.remove(built / path.name)
+            path.rename(built / path.name)
+    _restore_sidecars(pack, built)
+
+
+def _restore_sidecars(pack: opening.Pack, built: Path) -> None:
+    """Write the files of the whole pack anew, if they are not as the index lists them."""
+    out, whole = pack.index_file.path.parent, _whole_sidecars(pack)
+    listed = {name: digest for name, _, digest in pack.index_file.files() if name in whole}
+    if all((out / name).is_file() and made.sha256(out / name) == listed[name] for name in whole):
+        return
+    container = registry.load("formats", pack.metadata["format"])
+    for name in whole:  # some were not moved into the pack
+        files.remove(built / name)
+    with _linked_beside(pack, built, whole):
+        for name in container.finish(built, _shards(pack)):
+            files.sync(built / name)
+            (built / name).replace(out / name)
+    files.sync(out)
+
+
+def _shards(pack: opening.Pack) -> list[str]:
+    return [str(shard["name"]) for shard in pack.metadata["shards"]]
+
+
+def _whole_sidecars(pack: opening.Pack) -> set[str]:
+    """Files that belong to the whole pack, not to one of its shards."""
+    shards = _shards(pack)  # a shard's file is the shard, lies in it, or is a sidecar of its name
+    begins = tuple(b for s in shards for b in (f"{s}/", f"{s.rpartition('.')[0] or s}."))
+    names = {name for name, _, _ in pack.index_file.files()}
+    return {name for name in names.difference(shards) if not name.startswith(begins)}
+
+
+def _columns(
+    pack: opening.Pack, full: Sequence[tuple[str, indexfile.Index]], growth: Growth,
+    whole: set[str], built: Path,
+) -> dict[str, Content]:  # fmt: skip
+    """Columns of the new index."""
+    old = assembly.columns_of(pack.index_file)
+    data = assembly.data_files(old)
+    paths = [name for name, _, _ in pack.index_file.files()]
+    old |= made.chosen_files(old, [i for i, path in enumerate(paths) if path not in whole])
+    classes = [*pack.classes, *growth.new_classes]
+    old = Relabelling(pack.classes, classes, str(pack.path)).columns(old)
+    new, _ = assembly.without_identities([assembly.columns_of(s) for _, s in full])
+    tables = assembly.alike([old, *new], str(pack.path))
+    columns = made.joined(tables, [data, *(s.metadata["files"] for _, s in full)])
+    container = registry.load("formats", pack.metadata["format"])
+    with _linked_beside(pack, built, whole):  # the format looks at all shards in one folder
+        names = [*_shards(pack), *(name for name, _ in full)]
+        return assembly.with_sidecars(columns, container, built, names)
+
+
+@contextlib.contextmanager
+def _linked_beside(pack: opening.Pack, built: Path, whole: set[str]) -> Iterator[None]:
+    """Link the files of the old shards into the folder of the new shards, for a moment.
+
+    An index that `packio.reindex` made lists no sidecars of shards, which a format may want to see.
+    """
+    out = pack.index_file.path.parent
+    names = {name for name, _, _ in pack.index_file.files() if name not in whole}
+    stems = {shard.rpartition(".")[0] or shard for shard in _shards(pack)}
+    for path in out.iterdir():
+        ends = [match.start() for match in re.finditer(r"\.", path.name)]
+        if path.is_file() and any(path.name[:end] in stems for end in ends):
+            names.add(path.name)
+    try:
+        for name in names:
+            (built / name).parent.mkdir(parents=True, exist_ok=True)
+            (built / name).symlink_to(out / name)
+        yield
+    finally:
+        for top in {name.partition("/")[0] for name in names}:
+            files.remove(built / top)
+
+
+def _metadata(
+    pack: opening.Pack, full: Sequence[tuple[str, indexfile.Index]], growth: Growth, skipped: int
+) -> dict[str, Any]:
+    metadata, new = dict(pack.metadata), assembly.of_shards(full)
+    counts, added = metadata["counts"], sum(shard["samples"] for shard in new)
+    plans = [str(metadata.get("plan")), *(s.metadata["plan"] for _, s in full)]
+    metadata |= {
+        "version": indexfile.VERSION,
+        "fields": assembly.all_fields([pack.fields, *(s.fields for _, s in full)]),
+        "shards": [*metadata["shards"], *new],
+        "classes": [*pack.classes, *growth.new_classes],
+        "counts": {
+            "found": counts["found"] + added + skipped, "packed": counts["packed"] + added,
+            "skipped": counts["skipped"] + skipped,
+        },
+        "recipe": Recipe.of(metadata).as_json(),
+        "plan": hashlib.sha256(" ".join(plans).encode()).hexdigest(),
+    }  # fmt: skip
+    if growth.split_names:
+        metadata["splits"] = growth.split_names
+    if "identity" in metadata:
+        metadata["identity"] = [*metadata["identity"], *(s.metadata["identity"] for _, s in full)]
+    return metadata
+
+
+def _publish(built: Path, out: Path, whole: set[str]) -> None:
+    """Move the shards into the pack, then its sidecars, then the index over the old one."""
+    # The old index names neither the new shards nor the files of the whole pack as they are now;
+    # so these are moved before the index. `undo_killed` takes them back after a kill in between.
+    files.sync_tree(built)
+    names = sorted(path.name for path in built.iterdir())
+    names.sort(key=lambda name: (name == indexfile.INDEX_NAME, name in whole))
+    for name in names:
+        target = out / name
+        if (built / name).is_dir():
+            files.remove(target)  # of an append that was cut short
+        (built / name).replace(target)
+    files.sync(out)

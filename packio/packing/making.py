@@ -1,4 +1,7 @@
-"""`pack`: a source is listed, planned, written into shards, indexed and published."""
+"""`pack`: a source is listed, planned, written into shards, indexed and published.
+
+`merge` and `convert` are `pack` with packs as its source; `dry_run` ends at the plan.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,13 @@ from typing import Any
 
 from packio.errors import OptionError
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX
-from packio.packing import sourcing
-from packio.packing.images.levels import Levels, resolve
-from packio.packing.plan import advising, planning
-from packio.packing.publish import remote, target
+from packio.packing import planning, sourcing, target, uploading
+from packio.packing.images.levels import Levels, resolve_levels
 from packio.packing.report import PackReport, make_listing_callback
-from packio.packing.run import sameness
-from packio.packing.run.running import Means, Run, check_journal, journal_of
+from packio.packing.run.running import Run
+from packio.packing.run.shards import RunOptions
 from packio.packs import opening
+from packio.sources.pack import PackListing, list_packs, prefixed, renamed
 from packio.storage import urls, workshop
 from packio.storage.remote import advise_on_place
 from packio.system import locks
@@ -113,7 +115,7 @@ def pack(
             sizes say it, else they are upright. ``rescale_boxes``: scale boxes to their images,
             where annotations give other sizes.
             Arguments of `packio.packing.images.encode.Encoding` (encode, resize, quality, …)
-            and of `packio.packing.plan.choosing.Choice` (include, exclude, dedupe, shuffle, limit,
+            and of `packio.packing.choosing.Choice` (include, exclude, dedupe, shuffle, limit,
             split, seed), and options of the source's module and of the format's writer.
 
     Returns:
@@ -129,37 +131,33 @@ def pack(
         OptionError: the value of an argument makes no sense.
     """
     began = time.monotonic()
-    shard_size = sourcing.byte_count("shard_size", shard_size)
     memory = sourcing.byte_count("memory", memory)
-    sourcing.check_positive(
-        num_workers=num_workers, threads=threads, memory=memory, shards=shards,
-        shard_size=shard_size,
-    )  # fmt: skip
-    _check(out, on_error, quarantine, shards, shard_size, part, finish=finish, resume=resume)
+    sourcing.check_positive(num_workers=num_workers, threads=threads, memory=memory)
+    _check(out, on_error, quarantine, part, finish=finish, resume=resume)
     out, skip = urls.absolute(out), on_error != "raise"
     source = sourcing.locate_source(source, out, quarantine, whole=engine != "local")
     if part is None:
         workshop.tidy(out, keep=resume)
-    format_name = sourcing.find_format(out, format)
-    listing, recipe = sourcing.list_source(
-        source, out, source_kind, format_name, classes_from, options, skip=skip, fields=fields,
+    plan = _plan(
+        source, out, format, source_kind, shards, shard_size, classes_from, fields, options,
+        Levels.asked(levels, levels_quality, levels_crop), skip=skip,
         found=make_listing_callback(progress, began),
+        check=check, stats=stats, seek_points=seek_points,
     )  # fmt: skip
-    recipe = dataclasses.replace(recipe, check=check, stats=stats, seek_points=seek_points)
-    listing, recipe = resolve(listing, recipe, Levels.asked(levels, levels_quality, levels_crop))
-    plan = planning.make(listing, format_name, recipe, shards=shards, shard_size=shard_size)
-    means = Means(
-        engine, planning.count_workers(plan, num_workers), threads, memory, max_errors, part,
-        finish, None if quarantine is None else Path(os.path.realpath(quarantine)), progress,
+    run_options = RunOptions(
+        skip, engine, planning.count_workers(plan, num_workers), threads, memory, max_errors, part,
+        finish, None if quarantine is None else Path(os.path.realpath(quarantine)), progress, began,
     )  # fmt: skip
-    is_made = functools.partial(sameness.is_made_by, plan, skip)
-    make = functools.partial(_make, plan, is_made, means, began, skip=skip)
+    make = functools.partial(_make, plan, run_options)
     if (url := urls.of(out)) is not None:
-        report = remote.pack_to(url, plan, is_made, began, make, resume=resume, overwrite=overwrite)
-    else:
-        report = make(out, overwrite=overwrite)
-        if (advice := advise_on_place(out, plan.format)) is not None:
-            report = dataclasses.replace(report, warnings=(*report.warnings, advice))
+        found = target.find(plan, url, run_options, overwrite=overwrite)
+        if found.report is not None:
+            return found.report
+        report = uploading.pack_to(url, make, resume=resume, overwrite=overwrite)
+        return dataclasses.replace(report, seconds=time.monotonic() - began).with_lost(found.lost)
+    report = make(out, overwrite=overwrite)
+    if (advice := advise_on_place(out, plan.format)) is not None:
+        report = dataclasses.replace(report, warnings=(*report.warnings, advice))
     return report
 
 
@@ -178,34 +176,47 @@ def dry_run(
     levels_crop: int | None = None,
     fields: Mapping[str, Any] | None = None,
     **options: Any,
-) -> advising.DryRun:
+) -> planning.DryRun:
     """Report what `pack` would do with the same arguments, and how other encodings compare.
 
     Nothing is written. Some of the images, drawn at random, are decoded, and encoded in a few ways.
     With `levels`, the report tells what they cost and bring.
     """
-    shard_size = sourcing.byte_count("shard_size", shard_size)
-    sourcing.check_positive(shards=shards, shard_size=shard_size)
-    _check(out, shards=shards, shard_size=shard_size)
     out = absolute(out)
     if isinstance(source, os.PathLike) or (isinstance(source, str) and os.path.lexists(source)):
         source = Path(source)
-    format_name = sourcing.find_format(out, format)
+    return planning.dry_run(
+        _plan(
+            source, out, format, source_kind, shards, shard_size, classes_from, fields, options,
+            Levels.asked(levels, levels_quality, levels_crop), skip=True,
+            check=check, seek_points=False,
+        )
+    )  # fmt: skip
+
+
+def _plan(
+    source: Any, out: Path, format_name: str | None, source_kind: str | None, shards: int,
+    shard_size: int | str | None, classes_from: Any, fields: Mapping[str, Any] | None,
+    options: Mapping[str, Any], levels: Levels | None, *, skip: bool,
+    found: Callable[[int], None] = lambda _: None, **recipe_values: Any,
+) -> planning.Plan:  # fmt: skip
+    """List a source, and fix all that decides the bytes of its pack."""
+    shard_size = sourcing.byte_count("shard_size", shard_size)
+    sourcing.check_positive(shards=shards, shard_size=shard_size)
+    if shard_size is not None and shards != 1:
+        raise OptionError(f"shards={shards}, shard_size={shard_size}: expected one of the two")
+    name = sourcing.find_format(out, format_name)
     listing, recipe = sourcing.list_source(
-        source, out, source_kind, format_name, classes_from, options, skip=True, fields=fields
+        source, out, source_kind, name, classes_from, options, skip=skip, fields=fields, found=found
     )
-    recipe = dataclasses.replace(recipe, check=check, seek_points=False)
-    listing, recipe = resolve(listing, recipe, Levels.asked(levels, levels_quality, levels_crop))
-    return advising.dry_run(
-        planning.make(listing, format_name, recipe, shards=shards, shard_size=shard_size)
-    )
+    recipe = dataclasses.replace(recipe, **recipe_values)
+    listing, recipe = resolve_levels(listing, recipe, levels)
+    return planning.make(listing, name, recipe, shards=shards, shard_size=shard_size)
 
 
 def _check(
-    out: str | os.PathLike[str], on_error: str = "raise",
-    quarantine: str | os.PathLike[str] | None = None, shards: int = 1,
-    shard_size: int | None = None, part: tuple[int, int] | None = None, *, finish: bool = False,
-    resume: bool = True,
+    out: str | os.PathLike[str], on_error: str, quarantine: str | os.PathLike[str] | None,
+    part: tuple[int, int] | None, *, finish: bool, resume: bool,
 ) -> None:  # fmt: skip
     """Refuse arguments that do not go together."""
     if on_error not in ("raise", "skip", "quarantine"):
@@ -219,8 +230,6 @@ def _check(
             f"quarantine={os.fspath(quarantine)!r}: say on_error='quarantine' as well; now it is "
             f"{on_error!r}"
         )
-    if shard_size is not None and shards != 1:
-        raise OptionError(f"shards={shards}, shard_size={shard_size}: expected one of the two")
     if part is not None and not (1 <= part[0] <= part[1] and not finish):
         raise OptionError(
             f"part={part}, finish={finish}: expected (i, n) with 1 <= i <= n, or finish"
@@ -232,24 +241,121 @@ def _check(
 
 
 def _make(
-    plan: planning.Plan, is_made: Callable[[opening.Pack], bool], means: Means, began: float,
-    out: Path, *, skip: bool, overwrite: bool = False,
-) -> PackReport:  # fmt: skip
+    plan: planning.Plan, options: RunOptions, out: Path, *, overwrite: bool = False
+) -> PackReport:
     """Carry out a plan, unless its pack is at `out` already."""
     with contextlib.ExitStack() as held:
         for index in (out / INDEX_NAME, out.with_name(out.name + INDEX_SUFFIX)):
             if overwrite:
                 held.enter_context(locks.changing(index))
         while True:
-            found = target.find(plan, out, is_made, began, overwrite=overwrite)
+            found = target.find(plan, out, options, overwrite=overwrite)
             if found.report is not None:
                 return found.report
-            if means.finish:  # before opening the workshop, which clears shards of another plan
-                journal = journal_of(plan, workshop.Workshop.of(out).shards)
-                check_journal(plan, out, journal, skip=skip)
-            run = Run(plan, out, means, began, skip=skip)
-            with workshop.opened(out, shared=means.part is not None) as shop:
+            if options.finish:  # before opening the workshop, which clears shards of another plan
+                Run(plan, out, options, workshop.Workshop.of(out)).check_journal()
+            with workshop.opened(out, shared=options.part is not None) as shop:
                 if overwrite or not os.path.lexists(out):
-                    report = run.into(shop)
-                    return report if means.part else report.with_lost(found.lost)
+                    report = Run(plan, out, options, shop).make()
+                    return report if options.part else report.with_lost(found.lost)
                 shop.keep = False  # another run made the pack just now: compare
+
+
+def merge(
+    out: str | os.PathLike[str],
+    sources: Sequence[str | os.PathLike[str]],
+    *,
+    prefix: bool | Sequence[str] = False,
+    **options: Any,
+) -> PackReport:
+    """Make one pack of several. Labels go by class name; no two packs may share a key.
+
+    Every sample is copied. To train on several packs without a copy, see `ConcatPacks`.
+
+    Args:
+        out: The pack to make; its suffix says the format.
+        sources: Packs.
+        prefix: What to put before the keys of each pack, for packs that share keys: True puts the
+            pack's name without its suffix and a slash, as ``monday/``; or a text for each pack.
+        options: As `pack` takes.
+
+    Raises:
+        OptionError: two packs share a key; there is not a prefix for each pack; or labels, splits
+            or fields are of different kinds.
+        PackioError: see `pack`.
+    """
+    if len(sources) < 2:
+        count = f"{len(sources)} pack{'' if len(sources) == 1 else 's'}"
+        raise OptionError(f"{count}: expected at least two to merge")
+    with contextlib.ExitStack() as stack:
+        packs = [stack.enter_context(opening.open_silently(source)) for source in sources]
+        classes = sourcing.read_class_names(options.pop("classes_from", None))
+        listing = renamed(list_packs(packs, classes), packs, options.get("fields"))
+        prefixes = _prefixes(packs, prefix)
+        listing = prefixed(listing, prefixes)
+        _check_keys(listing, is_prefixed=any(prefixes))
+        return pack(listing, out, **options)
+
+
+def convert(
+    source: str | os.PathLike[str], out: str | os.PathLike[str], *,
+    index: str | os.PathLike[str] | None = None, **options: Any,
+) -> PackReport:  # fmt: skip
+    """Turn a pack into another format. Bytes, labels, keys and all else of a sample are kept.
+
+    No image is decoded, unless an option asks for another encoding.
+
+    Args:
+        source: A pack.
+        out: The pack to make; its suffix says the format.
+        index: Path or URL of the source's index, if it is not beside the source.
+        options: As `pack` takes. ``split="train"`` converts the samples of this split only; shares
+            draw new splits.
+
+    Raises:
+        NotAPackError: the source is no pack.
+        OptionError: the pack has no such split.
+        PackioError: see `pack`.
+    """
+    reading = {n: options.pop(n) for n in ("trust_plain_pickle", "database") if n in options}
+    with opening.open_silently(source, index=index, **reading) as opened:  # the report tells
+        if isinstance(options.get("split"), str):
+            positions = opened.split(options.pop("split")).tolist()
+            classes = sourcing.read_class_names(options.pop("classes_from", None))
+            found = renamed(list_packs([opened], classes), [opened], options.get("fields"))
+            return pack(found.take(positions), out, **options)
+        return pack(opened, out, **options)
+
+
+def _prefixes(packs: Sequence[opening.Pack], asked: bool | Sequence[str]) -> list[bytes]:
+    """What to put before the keys of each pack."""
+    if isinstance(asked, bool):
+        return [os.fsencode(f"{Path(one.path).stem}/") if asked else b"" for one in packs]
+    if isinstance(asked, str) or not all(isinstance(text, str) for text in asked):
+        raise OptionError(f"prefix={asked!r}: expected True, or a list with a text for each pack")
+    if len(asked) != len(packs):
+        raise OptionError(f"prefix={asked!r}: {len(asked)} texts for {len(packs)} packs")
+    return [os.fsencode(text) for text in asked]
+
+
+def _check_keys(listing: PackListing, *, is_prefixed: bool) -> None:
+    """Refuse packs that share a key."""
+    if len(set(listing.keys)) == len(listing.keys):
+        return
+    owners = (one.path for one in listing.packs for _ in range(len(one)))
+    first: dict[bytes, Path] = {}
+    key, path = next(
+        (key, path)
+        for key, path in zip(listing.keys, owners, strict=True)
+        if first.setdefault(key, path) is not path
+    )
+    remedy = (
+        "give each pack a prefix of its own (prefix=[...]), or rename one of the packs"
+        if is_prefixed
+        else "put the name of each pack before its keys by prefix=True; or leave samples out "
+        "first: packio select, then merge the selections"
+    )
+    raise OptionError(
+        f"{os.fsdecode(key)!r} is in {first[key]} and in {path}; no key may be there twice; "
+        f"{remedy}"
+    )

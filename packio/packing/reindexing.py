@@ -11,7 +11,7 @@ from pathlib import Path
 
 from packio.errors import OptionError
 from packio.formats import Reading
-from packio.packing.run import cluster, executors, node_check
+from packio.packing.run import cluster, executors
 from packio.packs import indexing, remote_indexing
 from packio.packs.bucket_parts import Work
 from packio.storage import urls
@@ -108,5 +108,5 @@ def _started(engine: str | Executor, work: Work) -> Iterator[Executor]:
         if isinstance(found, cluster.Cluster):
             name, facts = next(iter(work.bucket.facts.items()))
             url = urls.child(work.bucket.root, name)
-            found.show(node_check.of_object(url, facts, seek_points=work.seek_points))
+            found.show(cluster.check_object(url, facts, seek_points=work.seek_points))
         yield found

@@ -13,8 +13,8 @@ from typing import Any
 from packio import registry
 from packio.errors import OptionError, ReadError, SourceError
 from packio.index import indexfile
+from packio.packing.choosing import Choice
 from packio.packing.images.encode import Encoding, refuse_unused
-from packio.packing.plan.choosing import Choice
 from packio.packs import opening
 from packio.sample.recipe import Recipe
 from packio.sources import FRAMES, Context, Listing, Source, _beside, framed, listed, wanted_fields
@@ -210,7 +210,12 @@ def read_class_names(given: str | os.PathLike[str] | Sequence[str] | None) -> li
     if not isinstance(given, (str, os.PathLike)):
         names = list(given)
     elif os.path.isfile(given) and not os.path.exists(f"{given}{indexfile.INDEX_SUFFIX}"):
-        names = _listed_classes(Path(given))
+        try:
+            text = Path(given).read_text("utf-8-sig", "surrogateescape")
+        except OSError as error:
+            why = f"{error.strerror}; a file of class names was expected"
+            raise ReadError(f"{given}: {why}") from error
+        names = [line.rstrip("\r") for line in text.split("\n") if line.strip()]
     else:
         with opening.open(given) as other:
             names = other.classes
@@ -219,11 +224,3 @@ def read_class_names(given: str | os.PathLike[str] | Sequence[str] | None) -> li
     if not names or len(set(names)) != len(names) or not all(isinstance(n, str) for n in names):
         raise OptionError(f"classes_from={given!r}: expected class names, each once")
     return names
-
-
-def _listed_classes(path: Path) -> list[str]:
-    try:
-        text = path.read_text("utf-8-sig", "surrogateescape")
-    except OSError as error:
-        raise ReadError(f"{path}: {error.strerror}; a file of class names was expected") from error
-    return [line.rstrip("\r") for line in text.split("\n") if line.strip()]

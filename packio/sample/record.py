@@ -53,7 +53,7 @@ class Frame(NamedTuple):
     """Where a source's boxes and masks lie: in the upright image, unless sizes or the user differ.
 
     A source says it with its boxes (``record_of(..., frame=Frame(width, height))``), which stay as
-    its file has them. Packing knows the image and moves them (`packio.packing.images.placing`).
+    its file has them. Packing knows the image and moves them (`packio.packing.images.resizing`).
     """
 
     width: float = 0  # of the image, pixels, as the annotations say; 0 if they do not

@@ -7,7 +7,7 @@ label), or a mapping. `item_of` finds the roles of its values by their names and
 
 Boxes stay as the source has them, and ``frame`` says where they lie: ``Frame(width, height)`` with
 the size that the annotations give for the image, ``Frame(fractions=True)`` for YOLO's fractions,
-``Frame()`` if they say nothing. `packio.packing.images.placing` does the rest: it decides between
+``Frame()`` if they say nothing. `packio.packing.images.resizing` does the rest: it decides between
 upright and stored, refuses or rescales other sizes, and counts what it could not decide.
 
 An item may have further values beside image, label, mask, boxes, key and metadata. Such a value

@@ -21,7 +21,7 @@ from packio.batches import slices
 from packio.errors import IntegrityError, PackioError
 from packio.images import native
 from packio.index import indexfile
-from packio.packing.publish import assembly
+from packio.packing import assembly
 from packio.storage import local
 
 pytestmark = pytest.mark.skipif(not native.makes_slices(), reason="the core is not compiled")

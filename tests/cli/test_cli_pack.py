@@ -35,9 +35,9 @@ _READING_LATE = f"""
 {_HEED}
 import threading
 from packio.cli import main
-from packio.packing.run import reading, tally
-stopped, stop, read = threading.Event(), tally.Tally.stop, reading._read_chunk
-tally.Tally.stop = lambda self: (stop(self), stopped.set())
+from packio.packing.run import reading, shards
+stopped, stop, read = threading.Event(), shards.Tally.stop, reading._read_chunk
+shards.Tally.stop = lambda self: (stop(self), stopped.set())
 reading._read_chunk = lambda *arguments: (stopped.wait(), read(*arguments))[1]
 main()
 """

@@ -12,7 +12,7 @@ from PIL import Image
 from packio.errors import DecodeError, OptionError
 from packio.images import encodings, perceptual
 from packio.images.decoders import Decoder
-from packio.packing.plan import duplicates
+from packio.packing import duplicates
 
 
 def hashed(data: bytes) -> int:

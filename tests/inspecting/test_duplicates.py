@@ -16,7 +16,7 @@ from PIL import Image
 import packio
 from packio.cli import find_duplicates
 from packio.errors import OptionError, OutputExistsError
-from packio.packing.plan import duplicates
+from packio.packing import duplicates
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import packio
-from packio.packing.images import placing, resizing
+from packio.packing.images import resizing
 
 
 def _coco(folder: pathlib.Path) -> pathlib.Path:
@@ -99,11 +99,11 @@ def test_nonsense_and_other_metadata_stay_as_they_are() -> None:
         b'{"bbox": 1}', b'{"width": 9, "height": 9, "bbox": [[1, 2, 3, 4]]}', b'{"a": 1}',
         b'{"width": [4], "height": 4, "bbox": []}', None,
     ):  # fmt: skip
-        assert placing.scaled_meta(meta, {(4, 4): (2, 2)}) == meta
+        assert resizing.scaled_meta(meta, {(4, 4): (2, 2)}) == meta
     odd = (
         b'{"area":[null,"?"],"bbox":[null,[2,2],"?"],"height":4,"segmentation":[{"a":1}],"width":4}'
     )
-    told: Any = json.loads(placing.scaled_meta(odd, {(4, 4): (2, 2)}) or b"")
+    told: Any = json.loads(resizing.scaled_meta(odd, {(4, 4): (2, 2)}) or b"")
     assert told == {
         "area": [None, "?"], "bbox": [None, [1, 1], "?"], "segmentation": [{"a": 1}],
         "width": 2, "height": 2,

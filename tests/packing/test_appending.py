@@ -28,9 +28,7 @@ from packio.errors import (
 )
 from packio.inspecting import verifying
 from packio.inspecting.verifying import files
-from packio.packing import making
 from packio.packing.run import executors
-from packio.packing.run.running import Run
 from packio.storage import workshop
 
 FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
@@ -246,17 +244,17 @@ def test_a_pack_that_another_run_has_made_meanwhile_is_compared(
 ) -> None:  # fmt: skip
     out = tmp_path / "x.tar"
 
-    def overtaken(*args: Any, **options: Any) -> Run:
+    def overtaken(*args: Any, **options: Any) -> Any:
         monkeypatch.undo()  # the other run is not overtaken
         packio.pack(image_folder, out)
-        return Run(*args, **options)
+        return workshop.opened(*args, **options)
 
-    monkeypatch.setattr(making, "Run", overtaken)
+    monkeypatch.setattr(workshop, "opened", overtaken)
     assert packio.pack(image_folder, out).up_to_date
     out.unlink()
     out.with_name("x.tar.packio").unlink()
     out.with_name("x.tar.idx").unlink()
-    monkeypatch.setattr(making, "Run", overtaken)
+    monkeypatch.setattr(workshop, "opened", overtaken)
     with pytest.raises(OutputExistsError, match="packed from other files"):
         packio.pack(half, out)
     assert not [name for name in os.listdir(tmp_path) if "packio-" in name]

@@ -13,7 +13,7 @@ import pytest
 
 import packio
 from packio.errors import OptionError, SourceError
-from packio.packing.plan.choosing import Choice
+from packio.packing.choosing import Choice
 from packio.sources import Listing
 
 

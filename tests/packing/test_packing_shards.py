@@ -28,12 +28,12 @@ from packio.errors import (
     UnfinishedPackError,
     WorkerDiedError,
 )
-from packio.packing.plan import planning
+from packio.packing import planning
 from packio.packing.run import executors, reading, shards
-from packio.packing.run.running import journal_of
-from packio.packing.run.tally import Tally
+from packio.packing.run.shards import Tally
 from packio.sample.recipe import Recipe
 from packio.sources import Context
+from packio.storage.journal import Journal
 
 if TYPE_CHECKING:
     from packio.system.progress import Progress
@@ -422,7 +422,7 @@ def test_a_shard_that_a_network_file_system_shows_late_is_awaited(
     packio.pack(small, out, shards=SHARDS, part=(1, 1))
     listing = registry.load("sources", "image_folder").listing(small, Context())
     plan = planning.make(listing, "tar", Recipe(), shards=SHARDS)
-    journal = journal_of(plan, tmp_path / "x.tar.packio-tmp" / "shards")
+    journal = Journal(tmp_path / "x.tar.packio-tmp" / "shards", plan.digest, len(plan.shards))
     shard, hidden = journal.folder / "00001.packio", tmp_path / "hidden"
     shard.rename(hidden)
     assert journal.awaited(1, 0.5) is None

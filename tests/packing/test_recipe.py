@@ -347,7 +347,7 @@ def test_unchanged_files_are_not_read_again(
     source: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr("packio.packing.run.stat_cache._SETTLED", -(10**12))
+    monkeypatch.setattr("packio.packing.run.sameness._SETTLED", -(10**12))
     out, read = tmp_path / "x.tar", list[int]()
     packio.pack(source, out, shards=2)
     real = reading.read_ahead

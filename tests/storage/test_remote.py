@@ -34,7 +34,7 @@ from packio.errors import (
     SourceError,
     UnfinishedPackError,
 )
-from packio.packing.publish import uploading
+from packio.packing import uploading
 from packio.storage import s3_store, stores, urls
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from packio.images import perceptual
 from packio.images.decoders import Decoder
 from packio.inspecting.gallery.entries import class_name, make_entry
 from packio.inspecting.pages import check_place, make_entries, make_page, readable, write_page
-from packio.packing.plan import duplicates
+from packio.packing import duplicates
 from packio.packs import opening
 from packio.system import processors
 

@@ -17,9 +17,10 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,14 +34,12 @@ from packio.errors import (
 )
 from packio.formats import added_shard
 from packio.index.columns import OF_FILES
-from packio.packing.fields import making, parts, values
-from packio.packing.fields.making import Problem
-from packio.packing.fields.parts import FieldTask
-from packio.packing.publish import fields as publishing
-from packio.packing.publish.fields import Placed
+from packio.packing.fields import parts, publishing, values
+from packio.packing.fields.parts import FieldTask, Problem
+from packio.packing.fields.publishing import Placed
 from packio.packing.run import executors, shards
 from packio.packing.run.reading import KEEP
-from packio.packing.run.tally import Tally
+from packio.packing.run.shards import RunOptions, Tally
 from packio.packs import opening
 from packio.sources import Listing
 from packio.storage.journal import Journal
@@ -48,147 +47,113 @@ from packio.storage.workshop import Workshop
 from packio.system import locks
 from packio.system.files import remove
 from packio.system.pools import ThreadPool, run_tasks
-from packio.system.progress import PROGRESS_SECONDS, Progress, ProgressCallback
+from packio.system.progress import PROGRESS_SECONDS, Progress
 
 SUFFIX = ".packio-add"  # of the workshop: it does not bar readers
 _TASKS = 4  # of each worker, at least: workers end at about the same time
 _THREADS = 4  # that read files in this process
-_MOST_ERRORS = 100  # a function that fails that often fails for all
 _SHOWN = 100  # bad values in a message
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AddReport:
-    """What adding a field did.
+    """What adding a field did."""
 
-    Attributes:
-        out: The pack.
-        name: Of the field.
-        kind: Of the field.
-        samples: Samples that got a value.
-        missing: Samples that were to get one, and have none.
-        kept: Samples that had a value before; with ``only_new``.
-        unfilled: Samples without a value that lie among those of ``kept``, and stay without.
-        skipped: Key and reason of each bad value that was left out.
-        unused: Files or keys of the source that no sample has.
-        bytes: Bytes of the values.
-        shapes: Shape and dtype of arrays → how many there are, as {"(4, 64, 64) float16": 2000}.
-        remaining: Bytes of replaced values that lie in files with other fields, and stay there.
-        resumed: Samples whose values an earlier run had made.
-        digest: Hexadecimal SHA-256 of the new index.
-        seconds: Duration of the whole run.
-    """
-
-    out: Path
-    name: str
+    out: Path  # the pack
+    name: str  # of the field
     kind: str
-    samples: int
-    missing: int
-    kept: int
-    unfilled: int
-    skipped: tuple[tuple[str, str], ...]
-    unused: tuple[str, ...]
-    bytes: int
-    shapes: dict[str, int]
-    remaining: int
-    resumed: int
-    digest: str
-    seconds: float
-
-
-class AddOptions(NamedTuple):
-    """What is asked for, beside the values."""
-
-    name: str
-    kind: str | None  # None: by the values
-    skip: bool  # leave bad values out
-    missing: bool  # allow samples without a value
-    only_new: bool  # leave shards alone in which a sample has a value
-    workers: int  # processes, 0 for this one
-    batch_size: int | None  # samples that the function takes at once; None: one
-    max_errors: int | None
-    progress: ProgressCallback | None
-    began: float  # by `time.monotonic`
-
-    @property
-    def limit(self) -> int | None:
-        """How many values may be bad before the run stops."""
-        return _MOST_ERRORS if self.max_errors is None and not self.skip else self.max_errors
+    samples: int  # that got a value
+    missing: int  # samples that were to get a value, and have none
+    kept: int  # samples that had a value before; with ``only_new``
+    unfilled: int  # samples without a value that lie among those of `kept`, and stay without
+    skipped: tuple[tuple[str, str], ...]  # key and reason of each bad value that was left out
+    unused: tuple[str, ...]  # files or keys of the source that no sample has
+    bytes: int  # of the values
+    shapes: dict[str, int]  # of arrays → their number, as {"(4, 64, 64) float16": 2000}
+    remaining: int  # bytes of replaced values that stay in files with other fields
+    resumed: int  # samples whose values an earlier run had made
+    digest: str  # hexadecimal SHA-256 of the new index
+    seconds: float  # of the whole run
 
 
 class _Summary(NamedTuple):
     """What the parts of a field hold."""
 
     kind: str | None  # of the values; None: there are none
-    absent: list[int]  # rows that have no value, those of bad values left out
-    problems: list[Problem]
-    lengths: np.ndarray  # (rows of the pack,) int64, bytes of each value
-    shapes: dict[str, int]
+    absent: Sequence[int] = ()  # rows that have no value, those of bad values left out
+    problems: Sequence[Problem] = ()
+    lengths: np.ndarray = np.zeros(0, np.int64)  # (rows of the pack,), bytes of each value
+    shapes: Mapping[str, int] = MappingProxyType({})
 
 
 class Job:
     """One field that is added."""
 
-    def __init__(self, shop: Workshop, pack: opening.Pack, asked: AddOptions) -> None:
-        self._shop, self._pack, self._asked = shop, pack, asked
-        self._kind = asked.kind
+    def __init__(
+        self, shop: Workshop, pack: opening.Pack, name: str, kind: str | None, options: RunOptions,
+        *, missing: bool, only_new: bool, batch_size: int | None,
+    ) -> None:  # fmt: skip
+        """Begin with a field of a kind, None: by the values.
+
+        `options.workers` may be 0, for this process. `missing` allows samples without a value,
+        `only_new` leaves shards alone in which a sample has one. A function takes `batch_size`
+        samples at once; None: one.
+        """
+        self._shop, self._pack, self._name, self._kind = shop, pack, name, kind
+        self._options, self._missing, self._batch_size = options, missing, batch_size
         self._called, self._stopped = -math.inf, threading.Event()
+        self._keys = [*pack.index_file.every_key()]
         self._shards = publishing.rows_of_shards(pack)
         self._numbers = [*range(len(self._shards))]  # of the shards that get values
         self._kept = self._unfilled = 0
         self._problems: list[Problem] = []
-        if asked.only_new and asked.name in pack.fields:
+        if only_new and name in pack.fields:
             self._leave_old()
 
     def run(self, given: Any, *, resume: bool) -> AddReport:
         """Make the values, write the containers, publish the index."""
-        pack, name = self._pack, self._asked.name
-        keys = [*pack.index_file.every_key()]
-        rows = self._rows()
-        found = values.of(given, name, keys, self._kind)
-        if self._asked.batch_size is not None and found.function is None:
+        pack, name, keys, rows = self._pack, self._name, self._keys, self._rows()
+        found = values.find(given, name, keys, self._kind)
+        if self._batch_size is not None and found.function is None:
             raise OptionError(f"batch_size: {found.origin} is no function, which takes batches")
         if self._kept and not rows:  # every shard has values: nothing is new
-            return self._report(found, None, 0, pack.digest, 0)
+            return self._report(found, pack.digest)
         if found.function is None:
-            asked = [key for first, stop in rows for key in keys[first:stop]]
-            if asked and not any(key in found.known for key in asked):
-                given = [*map(os.fsdecode, found.known), *found.unused]
-                raise _none_fits(pack.path, name, asked, given)
-            lacking = [row for row in self._each_row() if found.known.get(keys[row]) is None]
-            self._refuse(lacking, keys, found)
-        journal = self._journal(found, keys)
+            wanted = list(self._each_row())
+            if wanted and not any(keys[row] in found.known for row in wanted):
+                raise _none_fits(pack.path, name, [keys[row] for row in wanted], found)
+            self._refuse([row for row in wanted if found.known.get(keys[row]) is None], found)
+        journal = self._journal(found)
         self._begin(journal, found, resume=resume)
-        resumed = self._make(journal, found, keys)
-        made = self._summary(keys)
-        self._refuse(made.absent, keys, found)
+        resumed = self._make(journal, found)
+        made = self._summary()
+        self._refuse(made.absent, found)
         if made.kind is None:
             raise SourceError(f"{pack.path}: no sample has a value of {name}")
-        placed = self._written(journal, made.kind, made.lengths, keys)
+        placed = self._write(journal, made.kind, made.lengths)
         digest, remaining = self._publish(made.kind, placed)
-        return self._report(found, made, resumed, digest, remaining)
+        return self._report(found, digest, made, resumed, remaining)
 
     def unchanged(self, given: Any) -> AddReport | None:
         """The report if the pack has these values already, as a run left it that was killed late.
 
         A function is not called: it is known by the journal of that run, as where a run goes on.
         """
-        pack, name, kind = self._pack, self._asked.name, self._pack.fields[self._asked.name]
-        keys = [*pack.index_file.every_key()]
-        found = values.of(given, name, keys, self._kind)
+        pack, name = self._pack, self._name
+        found = values.find(given, name, self._keys, self._kind)
         if found.function is not None:
-            journal = self._journal(found, keys)
+            journal = self._journal(found)
             same = journal.noted()[0] == journal.digest
         else:
-            same = self._kind in (None, kind) and all(
+            same = self._kind in (None, pack.fields[name]) and all(
                 self._data(found.known.get(key)) == pack.read_field(name, row)
-                for row, key in enumerate(keys)
+                for row, key in enumerate(self._keys)
             )
         if not same:
             return None
-        there = pack.index_file.column(f"{name}/offset").array() >= 0
-        self._kept, self._numbers = int(there.sum()), []
-        return self._report(found, None, 0, pack.digest, 0)
+        self._kept = int((pack.index_file.column(f"{name}/offset").array() >= 0).sum())
+        self._numbers = []
+        return self._report(found, pack.digest)
 
     def _data(self, value: Any) -> bytes | None:
         try:
@@ -198,23 +163,21 @@ class Job:
         return None if field is None else field.data
 
     def _report(
-        self, found: values.Values, made: _Summary | None, resumed: int, digest: str, remaining: int
-    ) -> AddReport:
-        name = self._asked.name
-        if made is None:  # nothing was new
-            made = _Summary(self._pack.fields[name], [], [], np.zeros(0, np.int64), {})
+        self, found: values.Values, digest: str, made: _Summary | None = None, resumed: int = 0,
+        remaining: int = 0,
+    ) -> AddReport:  # fmt: skip
+        made = made or _Summary(self._pack.fields[self._name])  # nothing was new
         absent = len(made.absent) + len(made.problems)
         return AddReport(
-            self._pack.path, name, str(made.kind),
-            sum(stop - first for first, stop in self._rows()) - absent, absent, self._kept,
+            self._pack.path, self._name, str(made.kind), self._count() - absent, absent, self._kept,
             self._unfilled, tuple((one.key, one.reason) for one in sorted(made.problems)),
-            tuple(found.unused), int(made.lengths.sum()), made.shapes, remaining, resumed, digest,
-            time.monotonic() - self._asked.began,
+            tuple(found.unused), int(made.lengths.sum()), dict(made.shapes), remaining, resumed,
+            digest, time.monotonic() - self._options.began,
         )  # fmt: skip
 
     def _leave_old(self) -> None:
         """Leave out the shards in which samples have a value of the field."""
-        name, pack = self._asked.name, self._pack
+        name, pack = self._name, self._pack
         kind = pack.fields[name]
         if self._kind not in (None, kind):
             raise OptionError(f"{pack.path}: {name} is of kind {kind} there, not {self._kind}")
@@ -226,8 +189,7 @@ class Job:
             if stop > first and not there[first:stop].any()
         ]
         self._kept = int(there.sum())
-        new = sum(stop - first for first, stop in self._rows())
-        self._unfilled = len(pack) - self._kept - new
+        self._unfilled = len(pack) - self._kept - self._count()
 
     def _rows(self) -> list[tuple[int, int]]:
         """Ranges of rows that get values; those of shards side by side are one."""
@@ -243,30 +205,33 @@ class Job:
     def _each_row(self) -> Iterator[int]:
         return itertools.chain.from_iterable(range(*rows) for rows in self._rows())
 
-    def _refuse(self, absent: Sequence[int], keys: Sequence[bytes], found: values.Values) -> None:
+    def _count(self) -> int:
+        return sum(stop - first for first, stop in self._rows())
+
+    def _refuse(self, absent: Sequence[int], found: values.Values) -> None:
         """Refuse samples without a value, unless they are allowed."""
-        if absent and not self._asked.missing:
+        if absent and not self._missing:
             unused = found.unused
             more = f"; {len(unused):,} of the values belong to no sample: {values.shown(unused)}"
-            count = sum(stop - first for first, stop in self._rows())
+            lacking = values.shown([os.fsdecode(self._keys[row]) for row in absent])
             raise SourceError(
-                f"{self._pack.path}: {len(absent):,} of {count:,} samples have no value of "
-                f"{self._asked.name}: {values.shown([os.fsdecode(keys[row]) for row in absent])}"
-                f"{more if unused else ''}; give them one, or allow it with --missing"
+                f"{self._pack.path}: {len(absent):,} of {self._count():,} samples have no value of "
+                f"{self._name}: {lacking}{more if unused else ''}; give them one, or allow it with "
+                "--missing"
             )
 
-    def _journal(self, found: values.Values, keys: Sequence[bytes]) -> Journal:
+    def _journal(self, found: values.Values) -> Journal:
         """The journal, with the digest of all that the values depend on."""
-        told = f"{self._asked.name} {self._kind} {found.digest} {self._shards} {self._numbers}"
+        told = f"{self._name} {self._kind} {found.digest} {self._shards} {self._numbers}"
         digest = hashlib.sha256(told.encode())
-        for key in keys:
+        for key in self._keys:
             digest.update(b"%d %s" % (len(key), key))
         # A function may see all of the samples but the field itself. Where values lie is left out:
         # it changes when a field leaves the pack.
         index, of_samples = self._pack.index_file, hashlib.sha256(str(self._pack.classes).encode())
         for name in sorted(index.column_names):
             is_place = name.endswith(("/file", "/offset")) or name in OF_FILES
-            if not is_place and not name.startswith(f"{self._asked.name}/"):
+            if not is_place and not name.startswith(f"{self._name}/"):
                 of_samples.update(name.encode() + index.column(name).array().tobytes())
         digest.update(of_samples.digest())
         return Journal(self._shop.shards, digest.hexdigest(), len(self._shards))
@@ -280,9 +245,9 @@ class Job:
         rows = _rows_made(journal.folder)
         if resume and rows and before:
             why = "end that one first, as this command would discard them"
-            if (before["name"], before["origin"]) == (self._asked.name, found.origin):
+            if (before["name"], before["origin"]) == (self._name, found.origin):
                 why = "its kind, or samples or other fields of the pack have changed since"
-            if before["is_function"] or before["name"] != self._asked.name:
+            if before["is_function"] or before["name"] != self._name:
                 raise OutputExistsError(
                     f"{self._shop.out}: {_left(before, rows)}; {why}; to discard them: --no-resume"
                 )
@@ -290,22 +255,20 @@ class Job:
         remove(self._shop.built)
         self._shop.built.mkdir()
         is_function = found.function is not None
-        journal.begin(
-            {"name": self._asked.name, "origin": found.origin, "is_function": is_function}
-        )
+        journal.begin({"name": self._name, "origin": found.origin, "is_function": is_function})
 
     def _run_tasks(
         self, function: Callable[[Any], Any], tasks: Sequence[Any],
         took: Callable[[Any, Future[Any]], None], done: Callable[[], int], total: int, stage: str,
         threads: int = 1,
     ) -> None:  # fmt: skip
-        workers = min(self._asked.workers, len(tasks))
+        options, workers = self._options, min(self._options.workers, len(tasks))
 
         def tell() -> None:
-            now, count, progress = time.monotonic(), done(), self._asked.progress
+            now, count, progress = time.monotonic(), done(), options.progress
             if progress is not None and (count >= total or now - self._called >= PROGRESS_SECONDS):
                 self._called = now
-                progress(Progress(count, total, 0, 0, 0, now - self._asked.began, stage))
+                progress(Progress(count, total, 0, 0, 0, now - options.began, stage))
 
         here: contextlib.AbstractContextManager[Executor] = ThreadPool(threads, "packio-field")
         with here if workers <= 1 else executors.started("local", workers) as engine:
@@ -315,42 +278,43 @@ class Job:
                 most=2 * max(workers, _THREADS), stop=self._stopped.set,
             )  # fmt: skip
 
-    def _make(self, journal: Journal, found: values.Values, keys: Sequence[bytes]) -> int:
+    def _make(self, journal: Journal, found: values.Values) -> int:
         """Make the values that are not there yet; return how many samples need none."""
-        folder, asked, wanted = journal.folder, self._asked, self._rows()
+        folder, options, keys = journal.folder, self._options, self._keys
         self._drop_unfit(journal)
-        there, count = parts.there(folder), sum(stop - first for first, stop in wanted)
-        even = math.ceil(count / max(asked.workers * _TASKS, 1))
-        most, size = min(parts.ROWS, max(even, 1)), asked.batch_size or 1
-        ranges = list(parts.lacking(there, wanted, math.ceil(most / size) * size))
+        there, count = parts.there(folder), self._count()
+        even = math.ceil(count / max(options.workers * _TASKS, 1))
+        most, size = min(parts.ROWS, max(even, 1)), self._batch_size or 1
+        ranges = list(parts.lacking(there, self._rows(), math.ceil(most / size) * size))
         resumed = count - sum(stop - first for first, stop in ranges)
         tally = Tally(folder / "tally-values", len(ranges))
         tally.clear()
+        limit = options.max_errors
         tasks = [
-            making.MakeTask(
+            parts.MakeTask(
                 number, tally, folder, self._pack.path.absolute(), self._pack.digest, first, stop,
-                asked.name, self._kind, found.function, asked.batch_size,
+                self._name, self._kind, found.function, self._batch_size,
                 [found.known.get(k) for k in keys[first:stop]] if found.function is None else (),
-                asked.skip, asked.limit,
+                options.skip, limit,
             )
             for number, (first, stop) in enumerate(ranges)
         ]  # fmt: skip
 
-        def took(_: tuple[making.MakeTask], future: Future[list[Problem]]) -> None:
+        def took(_: tuple[parts.MakeTask], future: Future[list[Problem]]) -> None:
             self._problems += future.result()
-            if asked.limit is not None and len(self._problems) > asked.limit:
-                raise self._bad_values(asked.limit)
+            if limit is not None and len(self._problems) > limit:
+                raise self._bad_values(limit)
 
         if tasks:
-            make: Callable[[making.MakeTask], list[Problem]] = making.make
-            if min(asked.workers, len(tasks)) <= 1:  # a task in this process may be told to stop
-                make = functools.partial(making.make, stopped=self._stopped.is_set)
+            make: Callable[[parts.MakeTask], list[Problem]] = parts.make
+            if min(options.workers, len(tasks)) <= 1:  # a task in this process may be told to stop
+                make = functools.partial(parts.make, stopped=self._stopped.is_set)
             self._run_tasks(
                 make, tasks, took, lambda: resumed + tally.total().samples, count, "reading",
                 1 if found.function is not None else _THREADS,
             )  # fmt: skip
-            making.close()
-        if self._problems and not asked.skip:
+            parts.close()
+        if self._problems and not options.skip:
             raise self._bad_values(None)
         return resumed
 
@@ -358,8 +322,8 @@ class Job:
         """Remove parts of an earlier run that allowed what this run does not, and damaged ones."""
         for _, _, path in parts.there(journal.folder):
             part = parts.read(path)
-            bad = part is None or (part.problems and not self._asked.skip)
-            lacks = part is not None and not self._asked.missing and (
+            bad = part is None or (part.problems and not self._options.skip)
+            lacks = part is not None and not self._missing and (
                 int((~part.present).sum()) > len(part.problems)
             )  # fmt: skip
             if bad or lacks:
@@ -376,17 +340,17 @@ class Job:
         if limit is not None:
             advice = f"stopped, as more than {limit:,} are bad (--max-errors); {advice}"
         error = BadImagesError(
-            f"{self._pack.path}: {self._asked.name} is not added; bad values: {len(listed):,}; "
+            f"{self._pack.path}: {self._name} is not added; bad values: {len(listed):,}; "
             f"{advice}:{lines}{more}"
         )
         error.skipped = tuple((one.key, one.reason) for one in listed)
         return error
 
-    def _summary(self, keys: Sequence[bytes]) -> _Summary:
+    def _summary(self) -> _Summary:
         """Look through the parts."""
         kinds: dict[str, int] = {}
         problems, absent = list[Problem](), list[int]()
-        lengths, shapes = np.zeros(len(keys), np.int64), collections.Counter[str]()
+        lengths, shapes = np.zeros(len(self._keys), np.int64), collections.Counter[str]()
         for first, part in parts.whole(self._shop.shards):
             if part.kind is not None:
                 kinds.setdefault(part.kind, first)
@@ -397,19 +361,17 @@ class Job:
             rows = (first + i for i in (~part.present).nonzero()[0].tolist())
             absent += [row for row in rows if row not in bad]
         if len(kinds) > 1:
-            shown = [f"{kind} ({os.fsdecode(keys[row])!r})" for kind, row in kinds.items()]
+            shown = [f"{kind} ({os.fsdecode(self._keys[row])!r})" for kind, row in kinds.items()]
             raise SourceError(
-                f"{self._pack.path}: {self._asked.name}: values are of several kinds: "
+                f"{self._pack.path}: {self._name}: values are of several kinds: "
                 f"{', '.join(shown)}; say which: kind=…"
             )
         kind = next(iter(kinds), None)
         return _Summary(kind, absent, problems, lengths, dict(shapes.most_common()))
 
-    def _written(
-        self, journal: Journal, kind: str, lengths: np.ndarray, keys: Sequence[bytes]
-    ) -> list[Placed]:
+    def _write(self, journal: Journal, kind: str, lengths: np.ndarray) -> list[Placed]:
         """Write the containers that are not written yet; return all of them."""
-        built, name = self._shop.built, self._asked.name
+        built, name, keys = self._shop.built, self._name, self._keys
         tally = Tally(journal.folder / "tally", journal.tasks)
         tally.clear()
         tasks = []
@@ -425,8 +387,8 @@ class Job:
                 )
                 tasks.append(
                     FieldTask(
-                        number, path, self._pack.metadata["format"], {}, journal, tally, True, None,
-                        None, listing, KEEP, 1, None, first, name, kind,
+                        number, path, self._pack.metadata["format"], {}, journal, tally, listing,
+                        KEEP, RunOptions(skip=True), first, name, kind,
                     )
                 )  # fmt: skip
 
@@ -451,8 +413,10 @@ class Job:
 
         Returns the new digest, and the bytes of old values that stay in files with other fields.
         """
-        name, pack = self._asked.name, self._pack
-        publishing.check_free(pack, name, [path for one in placed for path in one.moved])
+        name, pack = self._name, self._pack
+        publishing.check_free(
+            pack, name, [path for one in placed for path in publishing.moved(one.record)]
+        )
         if name not in pack.fields or self._kept:
             return publishing.add(pack, name, kind, placed, self._shop), 0
         _, _, remaining = publishing.drop(pack, name, self._shop)
@@ -483,9 +447,10 @@ def _rows_made(folder: Path) -> int:
 
 
 def _none_fits(
-    path: Path, name: str, lacking: Sequence[bytes], given: Sequence[str]
+    path: Path, name: str, lacking: Sequence[bytes], found: values.Values
 ) -> SourceError:
     """The error for values of which none has the key of a sample that lacks one."""
+    given = [*map(os.fsdecode, found.known), *found.unused]
     told = f"values have {values.shown(given)}" if given else "there are no values"
     samples = values.shown([os.fsdecode(key) for key in lacking])
     return SourceError(

@@ -11,11 +11,15 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from packio.errors import DecodeError, OptionError, SourceError
 from packio.images import encodings
-from packio.packing.fields import tables
 from packio.sample import fields
 from packio.sample.record import Field
+from packio.sources._rows import ListedFile
+from packio.sources.tables import columns, lines
+from packio.sources.tables.parquet_files import ParquetFile
 from packio.system import files
 
 _IMAGES = (*encodings.IMAGE_SUFFIXES, ".gif", ".jp2", ".avif")
@@ -32,7 +36,7 @@ class Values(NamedTuple):
     unused: Sequence[str] = ()  # keys or files that no sample of the pack has
 
 
-def of(values: Any, name: str, keys: Sequence[bytes], kind: str | None) -> Values:
+def find(values: Any, name: str, keys: Sequence[bytes], kind: str | None) -> Values:
     """Find the values of a field."""
     if callable(values):
         where = f"{getattr(values, '__module__', '')}:{getattr(values, '__qualname__', values)}"
@@ -48,13 +52,13 @@ def of(values: Any, name: str, keys: Sequence[bytes], kind: str | None) -> Value
     path = Path(values)
     if path.is_dir():
         return _of_folder(path, keys, kind)
-    if path.is_file() and path.suffix.lower() in tables.SUFFIXES:
-        found = tables.values(path, name)
+    if path.is_file() and path.suffix.lower() in _TABLES:
+        found = _read_table(path, name)
         return _of_mapping(found.items(), keys, kind, str(path))
     problem = "" if path.exists() else "does not exist; "
     raise SourceError(
         f"{path}: {problem}expected a folder of files named after the keys of the samples, "
-        f"or a table ({', '.join(tables.SUFFIXES)}) with the columns key and {name}"
+        f"or a table ({', '.join(_TABLES)}) with the columns key and {name}"
     )
 
 
@@ -108,25 +112,18 @@ def source_of(value: Any) -> str:
     return f" ({value})" if isinstance(value, _File) and os.path.exists(value.path) else ""
 
 
-def _by_key(values: Iterable[tuple[Any, Any]], where: str) -> dict[bytes, Any]:
-    """Values by their keys, as bytes."""
-    found: dict[bytes, Any] = {}
-    for key, value in values:
-        if not isinstance(key, (str, bytes, os.PathLike)):
-            raise SourceError(
-                f"{where}: {key!r} as key; expected the key of a sample, as 'cats/7.jpg'"
-            )
-        name = os.fsencode(key)
-        if name in found:
-            raise SourceError(f"{where}: {os.fsdecode(name)!r} is there twice; keep one value")
-        found[name] = value
-    return found
-
-
 def _of_mapping(
     values: Iterable[tuple[Any, Any]], keys: Sequence[bytes], kind: str | None, where: str
 ) -> Values:
-    known, digest = _by_key(values, where), hashlib.sha256(f"{where} {kind}".encode())
+    known, digest = dict[bytes, Any](), hashlib.sha256(f"{where} {kind}".encode())
+    for given, value in values:
+        if not isinstance(given, (str, bytes, os.PathLike)):
+            raise SourceError(
+                f"{where}: {given!r} as key; expected the key of a sample, as 'cats/7.jpg'"
+            )
+        if (key := os.fsencode(given)) in known:
+            raise SourceError(f"{where}: {os.fsdecode(key)!r} is there twice; keep one value")
+        known[key] = value
     for key in sorted(known):
         digest.update(b"%d %s" % (len(key), key))
         value = known[key]
@@ -231,3 +228,121 @@ def shown(names: Sequence[str]) -> str:
     """The first of some names, for a message."""
     more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
     return ", ".join(map(repr, names[:_SHOWN])) + more
+
+
+_TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
+_KEY_COLUMNS = ("key", "file_name", "filename", "path")
+
+
+_Row = tuple[str, Any, Any]  # place, for messages; key; value
+
+
+def _read_table(path: Path, name: str) -> dict[bytes, Any]:
+    """Key → value of each row of a table: of a column of keys, and of one named as the field.
+
+    A list of numbers is an array. In .parquet the column says its type; elsewhere the whole column
+    is bool, int64 or uint64 if all of its numbers are whole, else float32.
+    """
+    try:
+        read = _rows_of_parquet if path.suffix.lower() == ".parquet" else _rows_of_text
+        rows, dtype = read(path, name)
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read as a table: {error}") from error
+    arrays = {i: _array(at, value) for i, (at, _, value) in enumerate(rows)
+              if isinstance(value, list)}  # fmt: skip
+    if dtype is None or dtype.kind not in "biuf":
+        dtype = _type_of({array.dtype for array in arrays.values() if array.size})
+    found: dict[bytes, Any] = {}
+    for i, (place, given, value) in enumerate(rows):
+        key = _key(place, given)
+        if key in found:
+            raise SourceError(f"{place}: {os.fsdecode(key)!r} is there twice; keep one row")
+        found[key] = value
+        if i in arrays:
+            with np.errstate(over="ignore"):
+                found[key] = arrays[i].astype(dtype)
+            if not np.array_equal(np.isfinite(found[key]), np.isfinite(arrays[i])):
+                raise SourceError(
+                    f"{place}: a number is too large for {dtype}; give arrays as .npy files"
+                )
+    return found
+
+
+def _rows_of_text(path: Path, name: str) -> tuple[list[_Row], None]:
+    table = lines.table(path, None, None)
+    if table.image is not None:
+        raise SourceError(
+            f"{path}: its first line names no columns; put a line above it, as key,caption"
+        )
+    rows = [(f"{path}:{row.line}", row.cells) for row in table.rows() if row.cells]
+    if not rows:
+        raise SourceError(f"{path}: names of columns, and no line below them")
+    names = list(dict.fromkeys(member for _, cells in rows for member in cells))
+    key, column = _chosen(path, names, name)
+    return [(place, cells.get(key), cells.get(column)) for place, cells in rows], None
+
+
+def _rows_of_parquet(path: Path, name: str) -> tuple[list[_Row], np.dtype | None]:
+    """The rows of a Parquet file, and the type of the numbers in its lists."""
+    listed, nothing = ListedFile.of(path), np.zeros(1, np.int64)
+    with ParquetFile(listed, nothing, nothing).open() as opened:
+        schema, count = opened.schema_arrow, opened.metadata.num_rows
+    key, column = _chosen(path, schema.names, name)
+    if not count:
+        raise SourceError(f"{path}: a table without rows")
+    file = ParquetFile(listed, np.array([0, count]), nothing)
+    kind = schema.field(column).type
+    while (inner := getattr(kind, "value_type", None)) is not None:
+        kind = inner
+    try:
+        dtype = np.dtype(kind.to_pandas_dtype())
+    except (NotImplementedError, TypeError):
+        dtype = None
+    rows = zip(file.values(key), file.values(column), strict=True)
+    return [(f"{path}: row {i}", *row) for i, row in enumerate(rows, 1)], dtype
+
+
+def _chosen(path: Path, names: Sequence[str], wanted: str) -> tuple[str, str]:
+    """The columns of keys and of values, the latter perhaps in another case."""
+    alike = [name for name in names if name.strip().lower() == wanted.lower()]
+    column = wanted if wanted in names else alike[0] if len(alike) == 1 else None
+    key = columns.guess(names, _KEY_COLUMNS)
+    if key is None or column is None:
+        raise SourceError(
+            f"{path}: has the columns {', '.join(names)}; expected {wanted}, and the key of each "
+            f"sample as one of {', '.join(_KEY_COLUMNS)}; rename the columns, or choose the name "
+            "of a column for the field"
+        )
+    for name in (key, column):
+        if names.count(name) > 1:
+            raise SourceError(f"{path}: the column {name} is there twice; keep one")
+    return key, column
+
+
+def _key(place: str, key: Any) -> bytes:
+    if isinstance(key, int) and not isinstance(key, bool):
+        key = str(key)  # as it would be in a CSV
+    if not isinstance(key, (str, bytes)) or not key:
+        raise SourceError(f"{place}: {key!r} as key; expected the key of a sample, as cats/7.jpg")
+    return os.fsencode(key)
+
+
+def _array(place: str, value: list[Any]) -> np.ndarray:
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of different lengths in a list
+        array = np.empty(0, object)
+    if array.dtype.kind not in "biuf":
+        raise SourceError(
+            f"{place}: a list that is no array of numbers; expected text, a number, or lists of "
+            "numbers of one length"
+        )
+    return array
+
+
+def _type_of(found: set[np.dtype]) -> np.dtype:
+    """One type for the arrays of a column."""
+    kinds = {dtype.kind for dtype in found}
+    if not kinds or "f" in kinds or {"i", "u"} <= kinds:
+        return np.dtype(np.float32)
+    return np.result_type(*found)

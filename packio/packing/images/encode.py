@@ -16,7 +16,7 @@ import numpy as np
 from packio.errors import DecodeError, Decoding, ModeError, OptionError
 from packio.images import encodings
 from packio.images.encodings import RAW, raw_facts, read_facts
-from packio.packing.images import colours, encoders, placing, resizing
+from packio.packing.images import encoders, resizing
 from packio.packing.images.encoders import Metadata
 from packio.sample.facts import Facts
 from packio.sample.fields import PIXELS
@@ -173,7 +173,7 @@ class Encoding:
         if "area" in columns:
             columns["area"] = columns["area"] * np.float32(to[0] * to[1] / (size[0] * size[1]))
         sizes = {size: to, size[::-1]: to[::-1]} if facts.orientation >= 5 else {size: to}
-        meta = placing.scaled_meta(record.meta, sizes)
+        meta = resizing.scaled_meta(record.meta, sizes)
         return dataclasses.replace(
             record, fields={**record.fields, **fields}, boxes=boxes, box_columns=columns, meta=meta
         )
@@ -210,8 +210,7 @@ class Encoding:
         size = facts.width, facts.height
         if self.resize is None:
             return size
-        rule = resizing.parse(self.resize)
-        return resizing.target(rule, size, facts.orientation, enlarge=self.enlarge)
+        return resizing.target(self.resize, size, facts.orientation, enlarge=self.enlarge)
 
     def _made(
         self, data: bytes, facts: Facts, to: resizing.Size, turn: int
@@ -219,7 +218,7 @@ class Encoding:
         """Encode an image; return its bytes and facts, or None if the old bytes stay."""
         with Decoding("cannot be encoded: "), _opened(data, facts) as image:
             resizes = to != (facts.width, facts.height)
-            converts = colours.asks_for_change(image, **self._policies)
+            converts = encoders.asks_for_change(image, **self._policies)
             may_stay = not (resizes or converts or turn != 1)
             if may_stay and self.encode == "keep":
                 return None
@@ -229,8 +228,8 @@ class Encoding:
             box = resizing.decode_scaled(image, data, to) if scales else None
             pixels: Image.Image = image
             as_is = output.encoding == "png" and image.mode in _PNG_AS_IS
-            if not as_is or resizes or converts or colours.is_wide(image):
-                pixels = colours.prepared(image, output.holds, **self._policies)
+            if not as_is or resizes or converts or encoders.is_wide(image):
+                pixels = encoders.prepared(image, output.holds, **self._policies)
             pixels = resizing.upright(resizing.resized(pixels, to, self.interpolation, box), turn)
             made = self._written(pixels, output, metadata, facts.orientation)
         return None if may_stay and self.smart and len(made[0]) >= len(data) else made

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 _WORTH = 2.0  # times the share of the bytes of a level: the share of crops that take the level
+_HALVINGS = [1 << k for k in range(levels.LARGEST.bit_length() - 1, 0, -1)]  # divisors
 _GRID = 32  # boxes of each kind that are looked at, to tell which level they take
 
 
@@ -55,7 +56,7 @@ class Levels:
     crop: int = 224
 
     def __post_init__(self) -> None:
-        most = levels.LARGEST.bit_length() - 1
+        most = len(_HALVINGS)
         if self.count != AUTO and (type(self.count) is not int or not 0 <= self.count <= most):
             raise OptionError(f"levels={self.count!r}: expected 'auto', or a number up to {most}")
         if type(self.quality) is not int or not 1 <= self.quality <= 100:
@@ -102,7 +103,7 @@ class Levels:
         if facts.encoding in RAW or facts.dtype != "uint8" or facts.channels not in (1, 3):
             return []
         size = facts.height, facts.width
-        found = [d for d in _halvings() if min(size) ** 2 >= 2 * (self.crop * d) ** 2]
+        found = [d for d in _HALVINGS if min(size) ** 2 >= 2 * (self.crop * d) ** 2]
         if self.count == AUTO:
             shares = _shares(*size, self.crop, tuple(found))
             return [d for d in found if shares[d] * d * d >= _WORTH]
@@ -127,11 +128,6 @@ def fits(field: Field, facts: Facts, divisor: int) -> bool:
     own = field.facts or read_facts(field.data)
     size = levels.size_at(facts.height, facts.width, divisor)
     return own.encoding == "jpeg" and (own.height, own.width) == size
-
-
-def _halvings() -> list[int]:
-    most = levels.LARGEST.bit_length() - 1
-    return [1 << k for k in range(most, 0, -1)]
 
 
 @functools.lru_cache(1 << 10)  # numbers: the same in every process
@@ -187,7 +183,9 @@ def _field(image: Image.Image, facts: Facts, quality: int) -> Field:
     return Field("image", data, read_facts(data)._replace(orientation=facts.orientation))
 
 
-def resolve(listing: Listing, recipe: Recipe, wanted: Levels | None) -> tuple[Listing, Recipe]:
+def resolve_levels(
+    listing: Listing, recipe: Recipe, wanted: Levels | None
+) -> tuple[Listing, Recipe]:
     """The listing and the recipe of a run that is asked for some levels.
 
     Nothing asked: levels of packs stay. If their image changes, the levels are made anew as the

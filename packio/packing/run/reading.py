@@ -18,7 +18,7 @@ from packio.images.decoders import MAX_PIXELS, Decoder
 from packio.images.encodings import RAW, check_class_ids, check_raw, read_facts
 from packio.packing.images.encode import Encoding
 from packio.packing.images.levels import Levels
-from packio.packing.images.placing import has_pixels, placed
+from packio.packing.images.resizing import has_pixels, placed
 from packio.sample import levels
 from packio.sample.facts import UNKNOWN, check_mask
 from packio.sample.fields import PIXELS, decode
@@ -80,15 +80,11 @@ class Treatment:
         if self.check == "decode":
             for name, field in record.fields.items():
                 _decode(name, field)
-        return self._with_points(self._encoded(record))
-
-    def _encoded(self, record: Record[Field]) -> Record[Field]:
-        """The record with its image encoded, and with levels of this image."""
         bare = levels.without(record)
         encoded = self.encoding(bare)
         if encoded.image is bare.image:
             encoded = record
-        return encoded if self.levels is None else self.levels(encoded)
+        return self._with_points(encoded if self.levels is None else self.levels(encoded))
 
     def _with_points(self, record: Record[Field]) -> Record[Field]:
         image, facts = record.image, record.facts
@@ -139,7 +135,12 @@ def read_ahead(
 
     At most ``threads + 2`` chunks are in memory: each has 4 MiB of files, or one larger file.
     """
-    chunks = _chunks(listing.sizes, positions, *_limits(threads, treatment, memory))
+    files, size = _CHUNK_FILES, _CHUNK_BYTES
+    if treatment.decodes:
+        files, size = _PIXEL_FILES, _PIXEL_BYTES
+    if memory is not None:
+        size = max(1, min(size, memory // (threads + 2)))
+    chunks = _chunks(listing.sizes, positions, files, size)
     pool = ThreadPool(threads, "packio-read")
     waiting: deque[Future[list[Read]]] = deque()
     try:
@@ -151,14 +152,6 @@ def read_ahead(
             yield waiting.popleft().result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _limits(threads: int, treatment: Treatment, memory: int | None) -> tuple[int, int]:
-    """Number of files and of bytes in a chunk."""
-    files, size = _CHUNK_FILES, _CHUNK_BYTES
-    if treatment.decodes:
-        files, size = _PIXEL_FILES, _PIXEL_BYTES
-    return files, size if memory is None else max(1, min(size, memory // (threads + 2)))
 
 
 def _chunks(sizes: list[int], positions: range, files: int, size: int) -> Iterator[range]:

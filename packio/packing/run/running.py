@@ -8,10 +8,9 @@ import math
 import os
 import time
 from collections.abc import Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
 
 from packio import registry
 from packio.errors import (
@@ -22,128 +21,122 @@ from packio.errors import (
     SourceError,
     WorkerDiedError,
 )
-from packio.index import indexfile
-from packio.packing.plan.planning import Plan, check_space
-from packio.packing.publish import assembly
+from packio.index.indexfile import INDEX_SUFFIX, Index
+from packio.packing import assembly
+from packio.packing.planning import Plan, check_space
 from packio.packing.report import SKIPPED_SUFFIX, PackReport, Skip
-from packio.packing.run import cluster, executors, node_check, sameness, shards, stat_cache
-from packio.packing.run.tally import Done, Tally
+from packio.packing.run import cluster, executors, sameness, shards
+from packio.packing.run.shards import Done, RunOptions, Tally
 from packio.sample.recipe import Recipe
 from packio.storage import journal as journals
-from packio.storage import workshop
 from packio.storage.journal import Journal
+from packio.storage.workshop import Workshop
 from packio.system import files
 from packio.system.pools import ATTEMPTS, run_tasks
-from packio.system.progress import PROGRESS_SECONDS, Progress, ProgressCallback
+from packio.system.progress import PROGRESS_SECONDS, Progress
 
 _SHOWN = 10  # bad images that an error message lists
 _PART = f"{journals.PART}{{}}-of-{{}}"  # a note in the journal: this part was begun
 
 
-class Means(NamedTuple):
-    """How a run is carried out. It does not change the bytes of the pack."""
-
-    engine: str | Executor = "local"  # as `executors.started` takes
-    workers: int = 1  # processes of the engine "local"
-    threads: int | None = None  # of each process; None: as many as keep it busy
-    memory: int | None = None  # bytes of source files in memory, in all processes; approximate
-    max_errors: int | None = None  # stop when more samples than this are bad
-    part: tuple[int, int] | None = None  # (i, n): only every n-th shard, from the i-th on
-    finish: bool = False  # write no shards; make a pack of those that earlier runs wrote
-    quarantine: Path | None = None  # a folder for copies of bad samples, which all nodes see
-    progress: ProgressCallback | None = None
-
-
 class Run:
-    """One packing run."""
+    """One packing run, in a workshop; `first` is the number of its first shard."""
 
     def __init__(
-        self, plan: Plan, out: Path, means: Means, began: float, *, skip: bool, first: int = 0
+        self, plan: Plan, out: Path, options: RunOptions, shop: Workshop, *, first: int = 0
     ) -> None:
-        self.plan: Plan = plan
-        self.out: Path = out
-        self.means: Means = means
-        self.first = first  # number of the first shard
-        self._began, self._called, self._skip = began, -math.inf, skip
+        self.plan, self.out, self.options, self.shop, self.first = plan, out, options, shop, first
+        self._journal = Journal(shop.shards, plan.digest, len(plan.shards))
+        self._called = -math.inf
         self._container = registry.load("formats", plan.format)
         self._before = self._before_bytes = self._resumed = 0  # done by an earlier run
-        self._total = len(plan.listing.keys)
+        numbers = range(len(plan.shards))
+        if options.part is not None:
+            numbers = numbers[options.part[0] - 1 :: options.part[1]]
+        self._mine = numbers  # of the shards of this run's part
+        self._total = sum(len(plan.shards[number]) for number in numbers)
 
-    def into(self, shop: workshop.Workshop) -> PackReport:
-        """Build the pack in a workshop and publish it; or write one part of its shards."""
-        finished = self.write(shop)
-        if self.means.part is None:
-            return self._put_together(shop, finished)
+    def make(self) -> PackReport:
+        """Build the pack and publish it; or write one part of its shards."""
+        finished = self.write()
+        if self.options.part is None:
+            return self._publish(finished)
         skipped = assembly.skipped(finished)
         size = sum(size for shard in finished for _, size, _ in shard.files())
         nothing = assembly.Assembled([], "", size, [], None)
-        return self._report(finished, skipped, self._list_skipped(shop, skipped), nothing)
+        return self._report(finished, skipped, self._list_skipped(skipped), nothing)
 
-    def write(self, shop: workshop.Workshop) -> list[indexfile.Index]:
+    def write(self) -> list[Index]:
         """Write the shards that no earlier run has finished; return the indexes of all shards.
 
         The shards' files are then in the workshop's folder `built`; those of a part of the shards
         stay in the journal's folder.
         """
-        journal = self._begun(shop)
-        mine = self._mine()
-        if not self._skip and self.plan.listing.unlisted:  # told before images are read for hours
+        options, journal = self.options, self._journal
+        self._begin()
+        if not options.skip and self.plan.listing.unlisted:  # told before images are read for hours
             unlisted = [Skip(key, reason) for key, reason in self.plan.listing.unlisted]
-            listed = self._list_skipped(shop, unlisted)
-            raise _bad_images(
-                self.out, unlisted, listed, stage="so far, as no image has been checked yet "
-            )
-        missing = self._missing(mine, shop, journal)
+            raise self._bad_images(unlisted, "so far, as no image has been checked yet ")
+        missing = self._missing()
         check_space(self.plan, self.out, missing)
-        bad = self._write_shards(journal, missing)
-        if not self._skip and bad:
-            raise _bad_images(self.out, bad, self._list_skipped(shop, bad))
+        bad = self._write_shards(missing)
+        if not options.skip and bad:
+            raise self._bad_images(bad)
         finished = []
-        for number in mine:
+        for number in self._mine:
             shard = journal.find(number)
-            if shard is None and self.means.engine != "local" and number in missing:
+            if shard is None and options.engine != "local" and number in missing:
                 shard = journal.awaited(number)
-            if shard is None or not (self.means.part or journal.settle(shard, shop.built)):
-                raise OutputError(f"{self.out}: shard {number} is gone from {shop.folder}")
+            if shard is None or not (options.part or journal.settle(shard, self.shop.built)):
+                raise OutputError(f"{self.out}: shard {number} is gone from {self.shop.folder}")
             finished.append(shard)
-        if self.means.part is None:
+        if options.part is None:
             # other files in the built pack are of a run that was killed, as half an index
             kept = {name.partition("/")[0] for shard in finished for name, _, _ in shard.files()}
-            for path in list(shop.built.iterdir()):
+            for path in list(self.shop.built.iterdir()):
                 if path.name not in kept:
                     files.remove(path)
         return finished
 
-    def _begun(self, shop: workshop.Workshop) -> Journal:
-        """The journal, with the finished shards of the same plan; those of another go."""
-        journal = journal_of(self.plan, shop.shards)
-        alone = self.means.part is None
-        if alone and not journal.is_of_this_plan:
+    def check_journal(self) -> None:
+        """Refuse shards of another plan, or to finish shards that lack bad samples."""
+        journal, options = self._journal, self.options
+        if not journal.is_of_this_plan:
+            theirs = Recipe.of({"recipe": journal.noted()[1]})
+            differs = "; ".join(self.plan.own.differences(theirs)) or "files, format or shards"
+            raise OutputExistsError(
+                f"{self.out}: parts of another pack are in {self.shop.folder}; what differs: "
+                f"{differs}; give the options that the parts were written with, or delete that "
+                "folder to begin anew"
+            )
+        for number in range(journal.tasks if options.finish and not options.skip else 0):
+            finished = journal.find(number)
+            if finished is not None and (skipped := finished.metadata["skipped"]):
+                raise OutputExistsError(
+                    f"{self.out}: shard {number} was written without {len(skipped)} bad samples, "
+                    f"as {ascii(skipped[0][0])[1:-1]} ({skipped[0][1]}); what differs: on_error; "
+                    "give the --on-error that the parts were written with"
+                )
+
+    def _begin(self) -> None:
+        """Keep the finished shards of the same plan in the journal; those of another plan go."""
+        journal, part = self._journal, self.options.part
+        if part is None and not journal.is_of_this_plan:
             journal.discard()
-        check_journal(self.plan, self.out, journal)
+        self.check_journal()
         journal.begin(self.plan.own.as_json())
-        if self.means.part is not None:  # for the run that finishes
-            journal.folder.joinpath(_PART.format(*self.means.part)).touch()
+        if part is not None:  # for the run that finishes
+            journal.folder.joinpath(_PART.format(*part)).touch()
         else:
             journal.sweep()
-        shop.built.mkdir(exist_ok=True)
-        return journal
+        self.shop.built.mkdir(exist_ok=True)
 
-    def _mine(self) -> Sequence[int]:
-        """Numbers of the shards of this run's part."""
-        numbers = range(len(self.plan.shards))
-        if self.means.part is None:
-            return numbers
-        i, n = self.means.part
-        self._total = sum(len(self.plan.shards[number]) for number in numbers[i - 1 :: n])
-        return numbers[i - 1 :: n]
-
-    def _missing(self, mine: Sequence[int], shop: workshop.Workshop, journal: Journal) -> list[int]:
+    def _missing(self) -> list[int]:
         """Numbers of the shards that are still to be written."""
-        missing = []
-        for number in mine:
+        missing, journal = [], self._journal
+        for number in self._mine:
             finished = journal.find(number)
-            if finished is not None and self._still_good(finished, number, shop, journal):
+            if finished is not None and self._is_reusable(finished, number):
                 self._resumed += 1
                 self._before += len(self.plan.shards[number])
                 self._before_bytes += finished.metadata["source_bytes"]
@@ -151,35 +144,33 @@ class Run:
             if finished is not None:
                 journal.forget(number)
             missing.append(number)
-        if missing and self.means.finish:
+        if missing and self.options.finish:
             raise OutputError(
-                f"{self.out}: {len(missing)} of {len(mine)} shards are not written yet "
+                f"{self.out}: {len(missing)} of {len(self._mine)} shards are not written yet "
                 f"(number {missing[0]} first); {_advice(journal, missing)}"
             )
         return missing
 
-    def _still_good(
-        self, finished: indexfile.Index, number: int, shop: workshop.Workshop, journal: Journal
-    ) -> bool:
+    def _is_reusable(self, finished: Index, number: int) -> bool:
         """Tell whether a finished shard can be taken over: files and source are unchanged."""
-        if finished.metadata["skipped"] and not (self._skip and self._is_quarantined(finished)):
+        options, folder = self.options, self.options.quarantine
+        is_quarantined = (
+            folder is None or options.finish or finished.metadata["quarantine"] == str(folder)
+        )
+        if finished.metadata["skipped"] and not (options.skip and is_quarantined):
             return False
-        if self.means.part is not None:
+        if options.part is not None:
             return True  # the run that finishes will compare the contents
         part = self.plan.listing.part(self.plan.shards[number])
-        known = finished.column(stat_cache.COLUMN).array()
-        return journal.settle(finished, shop.built) and sameness.is_same(
+        known = finished.column(sameness.COLUMN).array()
+        return self._journal.settle(finished, self.shop.built) and sameness.is_same(
             part, finished, known, self.plan.treatment
         )
 
-    def _is_quarantined(self, finished: indexfile.Index) -> bool:
-        """Tell whether the bad samples of a shard need not be copied."""
-        folder = self.means.quarantine
-        return folder is None or self.means.finish or finished.metadata["quarantine"] == str(folder)
-
-    def _write_shards(self, journal: Journal, missing: Sequence[int]) -> list[Skip]:
+    def _write_shards(self, missing: Sequence[int]) -> list[Skip]:
         """Write shards; return the bad samples of shards that are not finished because of them."""
-        name = "tally" if self.means.part is None else f"tally-{self.means.part[0]}"
+        plan, options, journal = self.plan, self.options, self._journal
+        name = "tally" if options.part is None else f"tally-{options.part[0]}"
         tally = Tally(journal.folder / name, journal.tasks)
         tally.clear()
         if not missing:
@@ -195,33 +186,36 @@ class Run:
                     "run it again with fewer --workers or less --memory"
                 ) from error
 
-        workers = min(self.means.workers, len(missing))
-        with executors.started(self.means.engine, workers) as engine, ExitStack() as stack:
+        def step() -> None:
+            self._report_progress(tally.total())
+
+        workers = min(options.workers, len(missing))
+        with executors.started(options.engine, workers) as engine, ExitStack() as stack:
             if isinstance(engine, cluster.Cluster):
                 workers = min(engine.slots, len(missing))
-                stack.enter_context(node_check.scratch_in(journal.folder, self.plan.listing))
-                engine.show(node_check.of_run(self.plan, journal, self.means.quarantine))
-            tasks = [(self._task(number, journal, tally, workers),) for number in missing]
-            self._report_progress(tally.total())
-            run_tasks(
-                engine, shards.write, tasks, took, stop=tally.stop,
-                step=lambda: self._report_progress(tally.total()),
+                stack.enter_context(cluster.scratch_in(journal.folder, plan.listing))
+                engine.show(cluster.check_run(plan, journal, options.quarantine))
+            each = options._replace(
+                engine="local", progress=None,  # which might not be sent to another process
+                threads=options.threads or max(2, math.ceil(plan.treatment.threads / workers)),
+                memory=None if options.memory is None else options.memory // workers,
             )  # fmt: skip
+            tasks = [
+                shards.Task(
+                    number, self.name(number), plan.format, dict(plan.own.writing), journal, tally,
+                    plan.listing.part(plan.shards[number]), plan.treatment, each,
+                )
+                for number in missing
+            ]  # fmt: skip
+            step()
+            run_tasks(
+                engine, shards.write, ((task,) for task in tasks), took, stop=tally.stop, step=step
+            )
         outcomes.sort()
-        limit, bad = self.means.max_errors, sum(len(o.skipped) for o in outcomes)
+        limit, bad = options.max_errors, sum(len(o.skipped) for o in outcomes)
         if limit is not None and max(bad, tally.total().bad) > limit:
-            raise _bad_images(self.out, [s for o in outcomes for s in o.skipped], None, limit=limit)
+            raise self._bad_images([s for o in outcomes for s in o.skipped], limit=limit)
         return [skip for o in outcomes if not o.finished for skip in o.skipped]
-
-    def _task(self, number: int, journal: Journal, tally: Tally, workers: int) -> shards.Task:
-        plan, means = self.plan, self.means
-        return shards.Task(
-            number, self.name(number), plan.format, dict(plan.own.writing), journal, tally,
-            self._skip, means.max_errors, means.quarantine,
-            plan.listing.part(plan.shards[number]), plan.treatment,
-            threads=means.threads or max(2, math.ceil(plan.treatment.threads / workers)),
-            memory=None if means.memory is None else means.memory // workers,
-        )  # fmt: skip
 
     def name(self, number: int) -> str:
         """Name of a shard, relative to the pack; "." if the pack is the shard."""
@@ -231,27 +225,25 @@ class Run:
         return "." if self._container.caps.is_directory else self.out.name
 
     def _report_progress(self, done: Done) -> None:
-        now, samples = time.monotonic(), self._before + done.samples
+        options, now, samples = self.options, time.monotonic(), self._before + done.samples
         complete = samples >= self._total
-        if self.means.progress is None or not (complete or now - self._called >= PROGRESS_SECONDS):
+        if options.progress is None or not (complete or now - self._called >= PROGRESS_SECONDS):
             return
         self._called = now
         bad = len(self.plan.listing.unlisted) + done.bad
-        stage = "publishing" if complete else "checking" if bad and not self._skip else "reading"
-        self.means.progress(
+        stage = "publishing" if complete else "checking" if bad and not options.skip else "reading"
+        options.progress(
             Progress(
                 samples, self._total, self._before_bytes + done.size, self.plan.total_bytes, bad,
-                now - self._began, stage,
+                now - options.began, stage,
             )
         )  # fmt: skip
 
-    def _put_together(
-        self, shop: workshop.Workshop, finished: Sequence[indexfile.Index]
-    ) -> PackReport:
-        plan, built = self.plan, shop.built
+    def _publish(self, finished: Sequence[Index]) -> PackReport:
+        plan, shop = self.plan, self.shop
         beside = [*plan.listing.unlisted, *plan.listing.dropped]
         skipped = [Skip(key, reason) for key, reason in beside] + assembly.skipped(finished)
-        listed = self._list_skipped(shop, skipped)
+        listed = self._list_skipped(skipped)
         parts = f"{glob.escape(self.out.name)}.part-*{SKIPPED_SUFFIX}"
         for path in list(self.out.parent.glob(parts)):  # the new list has their lines
             path.unlink(missing_ok=True)
@@ -260,38 +252,40 @@ class Run:
                 f"{plan.listing.root or 'the source'}: none of {len(skipped)} images can be "
                 f"packed; the reasons are in {listed}"
             )
-        names = [self.name(number) for number in range(len(plan.shards))]
-        assembled = assembly.write_index(plan, names, finished, self._container, built, self.out)
+        names = [self.name(number) for number in self._mine]
+        assembled = assembly.write_index(
+            plan, names, finished, self._container, shop.built, self.out
+        )
         if assembly.is_folder(plan, self._container):
             shop.publish()
         else:
             shop.publish(assembled.files, self._old_files())
-        stat_cache.save(assembled.digest, assembled.identities)
+        sameness.save(assembled.digest, assembled.identities)
         return self._report(finished, skipped, listed, assembled)
 
     def _old_files(self) -> list[str]:
         """Names of the files of the pack that is replaced, if that pack is a file."""
-        index = self.out.name + indexfile.INDEX_SUFFIX
+        index = self.out.name + INDEX_SUFFIX
         try:
-            old = indexfile.Index(self.out.with_name(index))
+            old = Index(self.out.with_name(index))
             return [*(name for name, _, _ in old.files() if "/" not in name), index]
         except PackioError:
             return []
 
-    def _list_skipped(self, shop: workshop.Workshop, skipped: Sequence[Skip]) -> Path | None:
+    def _list_skipped(self, skipped: Sequence[Skip]) -> Path | None:
         """Write the list of skipped samples, if any, beside the pack; a part's has its number."""
-        part = "" if self.means.part is None else f".part-{self.means.part[0]}"
+        part = "" if self.options.part is None else f".part-{self.options.part[0]}"
         path = self.out.with_name(f"{self.out.name}{part}{SKIPPED_SUFFIX}")
         if not skipped:
             path.unlink(missing_ok=True)  # of an earlier run
             return None
-        temporary = shop.folder / f"skipped{part}"
+        temporary = self.shop.folder / f"skipped{part}"
         temporary.write_text("".join(json.dumps(s.as_json()) + "\n" for s in skipped))
         temporary.replace(path)
         return path
 
     def _report(
-        self, finished: Sequence[indexfile.Index], skipped: Sequence[Skip], listed: Path | None,
+        self, finished: Sequence[Index], skipped: Sequence[Skip], listed: Path | None,
         assembled: assembly.Assembled,
     ) -> PackReport:  # fmt: skip
         listing = self.plan.listing
@@ -305,59 +299,33 @@ class Run:
             classes=len(listing.classes),
             source_bytes=sum(shard.metadata["source_bytes"] for shard in finished),
             out_bytes=assembled.size,
-            seconds=time.monotonic() - self._began,
+            seconds=time.monotonic() - self.options.began,
             digest=assembled.digest,
             warnings=(*listing.warnings, *assembled.warnings),
             skipped_file=listed,
-            part=self.means.part,
+            part=self.options.part,
             resumed=self._resumed,
             quarantined=sum(shard.metadata["copied"] for shard in finished),
         )
 
-
-def _bad_images(
-    out: Path, skipped: Sequence[Skip], listed: Path | None, *, stage: str = "",
-    limit: int | None = None,
-) -> BadImagesError:  # fmt: skip
-    shown = [(os.fsdecode(s.key), s.reason) for s in skipped[:_SHOWN]]
-    lines = "".join(f"\n  {ascii(key)[1:-1]}: {reason}" for key, reason in shown)
-    more = f"\n  and {len(skipped) - _SHOWN} more" if len(skipped) > _SHOWN else ""
-    if limit is not None:
-        what = f"stopped, as more than {limit} images are bad"
-    else:
-        what = (
-            f"bad samples: {len(skipped)} {stage}(all listed in {listed}); "
-            "mend them, or leave them out with --on-error skip"
-        )
-    error = BadImagesError(f"{out}: not packed, {what}:{lines}{more}")
-    error.skipped = tuple(shown)
-    return error
-
-
-def journal_of(plan: Plan, folder: Path) -> Journal:
-    """The journal of a plan's shards."""
-    return Journal(folder, plan.digest, len(plan.shards))
-
-
-def check_journal(plan: Plan, out: Path, journal: Journal, *, skip: bool = True) -> None:
-    """Refuse shards of another plan, or without the samples that are bad; delete nothing."""
-    if not journal.is_of_this_plan:
-        theirs = Recipe.of({"recipe": journal.noted()[1]})
-        differs = "; ".join(plan.own.differences(theirs)) or "files, format or shards"
-        raise OutputExistsError(
-            f"{out}: parts of another pack are in {journal.folder.parent}; what differs: "
-            f"{differs}; give the options that the parts were written with, or delete that folder "
-            "to begin anew"
-        )
-    for number in () if skip else range(journal.tasks):
-        finished = journal.find(number)
-        skipped = finished.metadata["skipped"] if finished is not None else ()
-        if skipped:
-            raise OutputExistsError(
-                f"{out}: shard {number} was written without {len(skipped)} bad samples, "
-                f"as {ascii(skipped[0][0])[1:-1]} ({skipped[0][1]}); what differs: on_error; "
-                "give the --on-error that the parts were written with"
+    def _bad_images(
+        self, skipped: Sequence[Skip], stage: str = "", *, limit: int | None = None
+    ) -> BadImagesError:
+        """List bad samples beside the pack; return the error. Or that of more than `limit`."""
+        shown = [(os.fsdecode(s.key), s.reason) for s in skipped[:_SHOWN]]
+        lines = "".join(f"\n  {ascii(key)[1:-1]}: {reason}" for key, reason in shown)
+        more = f"\n  and {len(skipped) - _SHOWN} more" if len(skipped) > _SHOWN else ""
+        if limit is not None:
+            what = f"stopped, as more than {limit} images are bad"
+        else:
+            listed = self._list_skipped(skipped)
+            what = (
+                f"bad samples: {len(skipped)} {stage}(all listed in {listed}); "
+                "mend them, or leave them out with --on-error skip"
             )
+        error = BadImagesError(f"{self.out}: not packed, {what}:{lines}{more}")
+        error.skipped = tuple(shown)
+        return error
 
 
 def _advice(journal: Journal, missing: Sequence[int]) -> str:

@@ -1,5 +1,10 @@
 """Whether samples have the contents that were packed: bytes, labels, boxes and metadata.
 
+Reading all samples is slow, so packing notes a fingerprint of each: the device, inode, size, mtime
+and ctime of its files, and the row of a table that describes it. If it is that noted, the sample is
+not read again. Times alone prove nothing: `mv` and `cp -p` give other files the old times. The
+notes lie in the user's cache, under the pack's digest. Without them everything is read.
+
 Fields that were added to the pack later are not compared: the source has other values of them, or
 none. Fields of the source that the pack has lost are not in the listing.
 """
@@ -8,21 +13,28 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
+import os
+import pickle
+import struct
+import time
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from packio.index.indexfile import Index, crc32c
 from packio.index.layout import origins_of
-from packio.packing.plan.planning import Plan
-from packio.packing.run import stat_cache
+from packio.packing.planning import Plan
 from packio.packing.run.reading import Treatment, read_ahead
 from packio.packs import opening
 from packio.sample import levels, origins
 from packio.sample.origins import Origins
 from packio.sample.record import Field, Record
 from packio.sources import Listing
+from packio.system import files
+from packio.system.files import cache_folder
 
 
 def is_made_by(plan: Plan, skip: bool, pack: opening.Pack) -> bool:
@@ -30,7 +42,7 @@ def is_made_by(plan: Plan, skip: bool, pack: opening.Pack) -> bool:
     complete = skip or pack.metadata["counts"]["skipped"] == plan.left_out
     if not complete or pack.metadata.get("plan") != plan.digest:
         return False
-    known = stat_cache.load(pack.digest, len(pack))
+    known = load(pack.digest, len(pack))
     listing = as_in_pack(plan.listing, origins_of(pack.metadata))
     return is_same(listing, pack.index_file, known, plan.treatment)
 
@@ -58,20 +70,20 @@ def find_differing(
         rows: The row of each sample; None: the sample was left out as bad, and should be bad.
         index: Of the pack or shard.
         treatment: How the samples were made.
-        known: Fingerprints of the rows (see `stat_cache`): files that still have them are not read.
+        known: Fingerprints of the rows: files that still have them are not read.
         labels: Compare the labels.
     """
     became = origins_of(index.metadata)
     own = {n for n in index.fields | became if origins.origin_of(n, became) is None}
     own |= {name for name, given in became.items() if name == given}  # in part
     stored = index.column("label").array() if "label" in index else None
-    now = None if known is None else stat_cache.fingerprints(listing).tolist()
+    now = None if known is None else fingerprints(listing).tolist()
     suspects = []
     for i, row in enumerate(rows):
         if labels and row is not None and not _same_label(listing.label(i), stored, row):
             yield i
         elif (
-            now is None or known is None or row is None or now[i] == stat_cache.UNKNOWN
+            now is None or known is None or row is None or now[i] == UNKNOWN
             or now[i] != known[row]
         ):  # fmt: skip
             suspects.append(i)
@@ -141,3 +153,57 @@ def _same_boxes(record: Record[Field], row: int, index: Index) -> bool:
                        index.column(name).span(start, stop))
         for name, values in columns.items()
     )  # fmt: skip
+
+
+COLUMN = "seen"  # of the index of a shard, while its pack is built
+UNKNOWN = 0  # the fingerprint of a sample that has to be read
+_SETTLED = 2_000_000_000  # ns; a file that changed later than this may change within one clock tick
+
+
+def fingerprints(listing: Listing) -> np.ndarray:
+    """Fingerprint of each sample, (n,) int64, taken before the samples are read."""
+    found = np.full(len(listing.keys), UNKNOWN, np.int64)
+    if listing.root is None:
+        return found
+    files = listing.files if listing.files is not None else [(key,) for key in listing.keys]
+    newest = time.time_ns() - _SETTLED
+    folder = os.open(listing.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for i, paths in enumerate(files):
+            with suppress(OSError, pickle.PicklingError, TypeError, AttributeError):
+                row = b"" if listing.rows is None else pickle.dumps(listing.rows[i : i + 1])
+                found[i] = _fingerprint(folder, paths, row, newest)
+    finally:
+        os.close(folder)
+    return found
+
+
+def _fingerprint(folder: int, paths: Sequence[bytes], row: bytes, newest: int) -> int:
+    digest = hashlib.blake2b(row, digest_size=8)
+    for path in paths:
+        s = os.stat(path, dir_fd=folder)
+        if s.st_ctime_ns > newest:
+            return UNKNOWN
+        digest.update(struct.pack("<5Q", s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns % (1 << 64),
+                                  s.st_ctime_ns))  # fmt: skip
+    return int.from_bytes(digest.digest(), "little", signed=True)
+
+
+def save(digest: str, found: np.ndarray | None) -> None:
+    """Note the fingerprints of the samples of a pack, in the order of its rows."""
+    if found is None or not found.any():
+        return
+    path = cache_folder("seen", f"{digest}.npy")
+    with suppress(OSError):  # a cache that cannot be written costs a later run time, no more
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with files.replacing(path) as file:
+            np.save(file, found)
+
+
+def load(digest: str, samples: int) -> np.ndarray:
+    """Fingerprints of the samples of a pack, (samples,) int64, as far as they are noted."""
+    with suppress(OSError, ValueError, EOFError):
+        found = np.load(cache_folder("seen", f"{digest}.npy"), allow_pickle=False)
+        if isinstance(found, np.ndarray) and found.shape == (samples,) and found.dtype == np.int64:
+            return found
+    return np.full(samples, UNKNOWN, np.int64)

@@ -8,10 +8,12 @@ that is there (`packio.packing.fields`).
 from __future__ import annotations
 
 import dataclasses
+import mmap
 import os
 import threading
 from array import array
 from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,14 +26,80 @@ from packio.index import columns as made
 from packio.index import indexfile
 from packio.index.building import IndexBuilder, Ranges
 from packio.packing.report import Skip
-from packio.packing.run import stat_cache
+from packio.packing.run import sameness
 from packio.packing.run.reading import Read, Treatment, keep_copy, read_ahead
-from packio.packing.run.tally import Tally
 from packio.sample.record import IMAGE, Field, Record
 from packio.sources import Listing
 from packio.storage.journal import Journal
 from packio.system import files
 from packio.system.pools import ThreadPool
+from packio.system.progress import ProgressCallback
+
+_FIELDS = 3  # those of `Done`
+
+
+class Done(NamedTuple):
+    """Sums over all shards."""
+
+    samples: int  # read, the bad ones included
+    size: int  # source bytes of the good samples
+    bad: int
+
+
+class Tally:
+    """Counters of a run's shards, and a flag that asks all writers of shards to stop."""
+
+    def __init__(self, path: Path, shards: int) -> None:
+        self._path, self._shards = path, shards
+        size = (shards + 1) * _FIELDS * 8
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            if os.fstat(descriptor).st_size < size:
+                os.ftruncate(descriptor, size)
+            self._map = mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+        self._counts = np.frombuffer(self._map, np.int64).reshape(shards + 1, _FIELDS)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Tally, (self._path, self._shards)
+
+    def clear(self) -> None:
+        self._counts[:] = 0
+
+    def restart(self, shard: int) -> None:
+        """Set the counters of one shard to zero, as an attempt at it begins."""
+        self._counts[shard] = 0
+
+    def add(self, shard: int, samples: int, size: int, bad: int) -> None:
+        self._counts[shard] += (samples, size, bad)
+
+    def total(self) -> Done:
+        return Done(*self._counts[: self._shards].sum(axis=0).tolist())
+
+    def stop(self) -> None:
+        """Ask all writers of shards to stop after their present sample."""
+        self._counts[self._shards, 0] = 1
+
+    @property
+    def stopped(self) -> bool:
+        return bool(self._counts[self._shards, 0])
+
+
+class RunOptions(NamedTuple):
+    """How a run is carried out. It does not change the bytes of the pack."""
+
+    skip: bool = False  # leave bad samples out; else nothing is packed if there are some
+    engine: str | Executor = "local"  # as `executors.started` takes
+    workers: int = 1  # processes of the engine "local"
+    threads: int | None = None  # of each process; None: as many as keep it busy
+    memory: int | None = None  # bytes of source files in memory, in all processes; approximate
+    max_errors: int | None = None  # stop when more samples than this are bad
+    part: tuple[int, int] | None = None  # (i, n): only every n-th shard, from the i-th on
+    finish: bool = False  # write no shards; make a pack of those that earlier runs wrote
+    quarantine: Path | None = None  # a folder for copies of bad samples, which all nodes see
+    progress: ProgressCallback | None = None
+    began: float = 0.0  # by `time.monotonic`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,13 +112,9 @@ class Task:
     writer_options: dict[str, Any]
     journal: Journal
     tally: Tally
-    skip: bool  # leave bad samples out; else a shard with a bad sample is not written
-    max_errors: int | None  # stop when more samples than this are bad, in all shards together
-    quarantine: Path | None  # a folder for copies of bad samples
     listing: Listing  # of the shard's samples
     treatment: Treatment
-    threads: int  # that read and encode
-    memory: int | None  # bytes of source files in memory at a time; None: as `read_ahead`
+    options: RunOptions  # of this task: its own threads and memory
 
     @property
     def field(self) -> str:
@@ -59,9 +123,10 @@ class Task:
 
     def reads(self, stopped: Callable[[], bool]) -> Iterable[list[Read]]:
         """The samples, chunk by chunk."""
+        options = self.options
         return read_ahead(
-            self.listing, range(len(self.listing.keys)), threads=self.threads,
-            treatment=self.treatment, memory=self.memory, skip=self.skip, stopped=stopped,
+            self.listing, range(len(self.listing.keys)), threads=options.threads or 1,
+            treatment=self.treatment, memory=options.memory, skip=options.skip, stopped=stopped,
         )  # fmt: skip
 
 
@@ -90,7 +155,7 @@ def write(task: Task) -> Outcome:
     stopped = _latched(task.tally)
     try:
         written = _write(task, samples, container, path, stopped)
-        finished = written is not None or (task.skip and not stopped())
+        finished = written is not None or (task.options.skip and not stopped())
         if finished:
             _finish(task, samples, written, container, folder)
         else:
@@ -132,13 +197,13 @@ def _write(
             good = samples.sort_out(chunk)
             bad = len(chunk) - len(good)
             tally.add(task.number, len(chunk), sum(r.size for r in good), bad)
-            if task.skip or not samples.skipped:
+            if task.options.skip or not samples.skipped:
                 writer.add([samples.record(read) for read in good])
-            if task.max_errors is not None and tally.total().bad > task.max_errors:
+            if task.options.max_errors is not None and tally.total().bad > task.options.max_errors:
                 tally.stop()
             if stopped():
                 return None
-        if samples.is_empty or (samples.skipped and not task.skip):
+        if samples.is_empty or (samples.skipped and not task.options.skip):
             return None
         written: Written = writer.close()
     finally:
@@ -160,7 +225,7 @@ def _finish(
         "source_bytes": samples.source_bytes,
         "fields": samples.builder.fields,
         "noted": samples.counts,
-        "quarantine": None if task.quarantine is None else str(task.quarantine),
+        "quarantine": None if task.options.quarantine is None else str(task.options.quarantine),
         "copied": samples.copied,  # into the quarantine
         "skipped": [[os.fsdecode(s.key), s.reason] for s in samples.skipped],
     }
@@ -192,7 +257,7 @@ class Packed:
         self.counts: dict[str, tuple[int, str]] = {}  # name → number, key of the first sample
         self.source_bytes = self.copied = 0
         self.builder: IndexBuilder = IndexBuilder()
-        self._identities = stat_cache.fingerprints(task.listing)  # before anything is read
+        self._identities = sameness.fingerprints(task.listing)  # before anything is read
         self._packed = array("q")  # positions in the listing
         # Where each field is a container of its own, the container's only field is its image.
         apart = registry.load("formats", task.format).caps.fields_apart
@@ -213,8 +278,8 @@ class Packed:
         for read in chunk:
             if read.problem is not None:
                 self.skipped.append(Skip(task.listing.keys[read.position], read.problem))
-                if task.quarantine is not None:  # its bytes are in hand now
-                    self.copied += keep_copy(task.listing, read, task.quarantine)
+                if task.options.quarantine is not None:  # its bytes are in hand now
+                    self.copied += keep_copy(task.listing, read, task.options.quarantine)
         good = [read for read in chunk if read.problem is None]
         for read in good:
             for name, more in read.counts.items():
@@ -256,7 +321,7 @@ class Packed:
             no_one, rows = np.zeros(len(self), np.int64), len(self)
             nowhere = Ranges(np.zeros(rows, np.uint32), no_one - 1, no_one)
             columns = self.builder.columns({IMAGE: nowhere})
-        return columns | {stat_cache.COLUMN: self._identities[self._packed]}
+        return columns | {sameness.COLUMN: self._identities[self._packed]}
 
 
 def _padded(places: Ranges, count: int) -> Ranges:

@@ -7,20 +7,26 @@ import functools
 import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from packio.errors import OptionError
-from packio.packing.plan.choosing import Choice
+from packio.index.layout import origins_of
+from packio.packing import sourcing
+from packio.packing.choosing import Choice
+from packio.packing.images.levels import without_levels
 from packio.packing.run import sameness
 from packio.packing.run.reading import Treatment
 from packio.packs import opening
 from packio.sample.recipe import Recipe
 from packio.sample.record import Field, Record
 from packio.sample.relabelling import Relabelling, all_classes
-from packio.sources import Listing
+from packio.sources import FRAMES, Context, Listing, Source, listed, wanted_fields
+from packio.sources.pack import PackListing
 
+_ROOTS = ("root", "folder")  # options of sources that say which folder keys are relative to
 _PROBES = 8  # samples whose bytes are compared, to tell whether they have other keys now
 
 
@@ -33,19 +39,16 @@ class Growth(NamedTuple):
     gone: list[bytes]  # keys of the pack that the source does not have, sorted
     new_classes: list[str]
     split_names: list[str]  # of all splits that the pack will have
+    recipe: Recipe  # of the pack: new samples are chosen and made by it
 
 
 def find_growth(
-    pack: opening.Pack, listing: Listing, recipe: Recipe, roots: Sequence[str]
-) -> Growth:
-    """Compare the keys of a source with those of a pack.
-
-    Args:
-        pack: The pack.
-        listing: All samples of the source, with the names of fields of the pack.
-        recipe: Of the pack; it chooses among the new samples.
-        roots: Options of the source that say which folder keys are relative to.
-    """
+    pack: opening.Pack, source: Any, source_kind: str | None, out: Path,
+    options: Mapping[str, Any], fields: Mapping[str, Any] | None,
+) -> Growth:  # fmt: skip
+    """List a source as when the pack was made, and compare its keys with those of the pack."""
+    reader, recipe = sourcing.find_source(source, source_kind), _recipe(pack)
+    listing = _list_again(reader, source, out, options, fields, pack, recipe)
     _check_labels(pack, listing)
     classes = all_classes([pack.classes, listing.classes])
     listing = _relabelled(listing, classes)
@@ -53,22 +56,78 @@ def find_growth(
     there = [i for i, key in enumerate(listing.keys) if key in row_of]
     gone = sorted(row_of.keys() - set(listing.keys))
     if len(there) < len(listing.keys):
+        roots = [name for name in _ROOTS if name in reader.options]
         _check_root(pack, listing, row_of, gone, recipe, roots)
     new, split_names = _with_splits_of(
         pack, Choice.from_options(recipe.choice).of_new(listing, row_of)
     )
     return Growth(
         new, listing.take(there), [row_of[listing.keys[i]] for i in there], gone,
-        classes[len(pack.classes) :], split_names,
+        classes[len(pack.classes) :], split_names, recipe,
     )  # fmt: skip
 
 
-def changed_keys(pack: opening.Pack, growth: Growth, recipe: Recipe) -> list[str]:
+def changed_keys(pack: opening.Pack, growth: Growth) -> list[str]:
     """Keys of samples whose bytes or annotations are not those in the pack, sorted."""
     positions = sameness.find_differing(
-        growth.there, growth.rows, pack.index_file, Treatment.of(recipe)
+        growth.there, growth.rows, pack.index_file, Treatment.of(growth.recipe)
     )
     return sorted(os.fsdecode(growth.there.keys[i]) for i in positions)
+
+
+def _recipe(pack: opening.Pack) -> Recipe:
+    recipe = Recipe.of(pack.metadata)
+    if recipe.is_mixed:
+        raise OptionError(
+            f"{pack.path}: merged of packs that were encoded or chosen in different ways, so it is "
+            "unknown how new samples shall be made; pack them on their own, then merge"
+        )
+    return recipe
+
+
+def _list_again(
+    reader: Source, source: Any, out: Path, options: Mapping[str, Any],
+    fields: Mapping[str, Any] | None, pack: opening.Pack, recipe: Recipe,
+) -> Listing:  # fmt: skip
+    """List the whole source, with the options that it had when the pack was made.
+
+    A source of the pack's kind gives its fields under the names that the pack has for them now.
+    Fields that the pack has lost are asked for, too, and left out: their files or columns would be
+    taken for something else, as images of depth for samples.
+    """
+    sourcing.check_options(options, reader)
+    is_alike = reader.name == recipe.source != "pack"  # a pack may have the names of now
+    before = recipe.reading if reader.name == recipe.source else {}
+    known = {*reader.options, *FRAMES}
+    options = {**{n: v for n, v in before.items() if n in known}, **options}
+    became = origins_of(pack.metadata) if is_alike else {}
+    given = before.get("fields") or {}
+    lost = {n: o for n, o in given.items() if not is_alike or became.get(n, n) is None}
+    if fields is not None:
+        asked, lost = fields, lost if is_alike else {}
+    else:
+        asked = {name: origin for name, origin in given.items() if name not in lost}
+
+    def found(fields: Mapping[str, Any]) -> Listing:
+        context = Context(
+            allow_empty=True, scratch=sourcing.scratch_folder(out), fields=wanted_fields(fields),
+            options=options,
+        )  # fmt: skip
+        return without_levels(listed(reader, source, context))
+
+    try:
+        listing = found({**lost, **asked})
+    except OptionError:
+        if not lost:
+            raise
+        listing = found(asked)  # nothing is left of what the pack has lost
+    told = tuple(f"have no file for {name!r}" for name in lost.keys() - asked.keys())
+    listing.warnings[:] = [line for line in listing.warnings if not line.endswith(told)]
+    if isinstance(listing, PackListing):  # of a container of others, as the pack was made of
+        (one,) = (source.metadata for source in listing.packs)
+        if "recipe" not in one and Recipe.of(one).source == recipe.source:
+            became = origins_of(pack.metadata)
+    return sameness.as_in_pack(listing, became, fields or ())
 
 
 def _check_root(

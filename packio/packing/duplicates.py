@@ -53,8 +53,12 @@ def drop_near(listing: Listing) -> Listing:
 
     See `packio.images.perceptual`. An image that cannot be decoded stays: packing it says why.
     """
-    work = functools.partial(_hash, Decoder("auto", "RGB"))
-    read = functools.partial(_read_each, listing, work)
+    decoder = Decoder("auto", "RGB")
+
+    def hash_field(image: Field) -> int:
+        return hash_image(decoder, image.data, image.facts or encodings.read_facts(image.data))
+
+    read = functools.partial(_read_each, listing, hash_field)
     hashes = list(map_chunks(read, range(len(listing.keys)), processors.usable()))
     twins = [(twin.position, twin.of) for twin in group_twins(hashes, perceptual.THRESHOLD)]
     what = "images that look like an earlier one"
@@ -129,11 +133,6 @@ def map_chunks(
 
 def hash_image(decoder: Decoder, data: bytes, facts: Facts) -> int:
     return perceptual.hash_pixels(oriented(decoder(data, facts), facts.orientation))
-
-
-def _hash(decoder: Decoder, image: Field) -> int:
-    facts = image.facts or encodings.read_facts(image.data)
-    return hash_image(decoder, image.data, facts)
 
 
 def _digest(image: Field) -> bytes:

@@ -20,12 +20,12 @@ from packio.index.indexfile import Index
 from packio.index.layout import origins_of
 from packio.packing.images import encode
 from packio.packing.images.levels import Levels
-from packio.packing.plan.planning import Plan
+from packio.packing.planning import Plan
 from packio.packing.report import Skip
-from packio.packing.run import stat_cache
+from packio.packing.run import sameness
 from packio.packs import opening, pixel_statistics
 from packio.sample import levels, origins
-from packio.sample.recipe import NO_ENCODING, Recipe
+from packio.sample.recipe import NO_ENCODING
 from packio.sources.pack import PackListing
 
 Table = dict[str, np.ndarray]  # name of a column of an index → the column
@@ -42,14 +42,7 @@ class Assembled(NamedTuple):
     digest: str  # of the pack
     size: int  # bytes of all files
     warnings: list[str]
-    identities: np.ndarray | None  # of the source's files, see `packio.packing.run.stat_cache`
-
-
-def index_name(plan: Plan, container: Format, out: Path) -> str:
-    """Name of the index file, beside or in the pack."""
-    if is_folder(plan, container):
-        return indexfile.INDEX_NAME
-    return out.name + indexfile.INDEX_SUFFIX
+    identities: np.ndarray | None  # of the source's files, see `packio.packing.run.sameness`
 
 
 def is_folder(plan: Plan, container: Format) -> bool:
@@ -71,13 +64,14 @@ def write_index(
     out: Path,
 ) -> Assembled:  # fmt: skip
     """Write the index of a pack, and the sidecars that concern the whole pack."""
+    is_dir = is_folder(plan, container)
     full = [(n, s) for n, s in zip(names, shards, strict=True) if s.metadata["samples"]]
     tables, identities = without_identities([columns_of(shard) for _, shard in full])
     counts = [shard.metadata["files"] for _, shard in full]
     columns = made.joined(alike(tables, str(out)), counts)
-    if is_folder(plan, container):
+    if is_dir:
         columns = with_sidecars(columns, container, built, [name for name, _ in full])
-    index = index_name(plan, container, out)
+    index = indexfile.INDEX_NAME if is_dir else out.name + indexfile.INDEX_SUFFIX
     found = _metadata(plan, full, shards)
     digest = indexfile.write(built / index, columns, found)
     warnings = [
@@ -86,7 +80,7 @@ def write_index(
     ]  # fmt: skip
     if plan.own.stats is not None:
         try:
-            with opening.Pack(built if is_folder(plan, container) else built / out.name) as pack:
+            with opening.Pack(built if is_dir else built / out.name) as pack:
                 found["statistics"] = pixel_statistics.measure(pack, plan.own.stats or None)
             digest = indexfile.write(built / index, columns, found)
         except PackioError as error:  # the pack itself is whole
@@ -157,8 +151,8 @@ def columns_of(index: Index) -> Table:
 
 def without_identities(tables: Sequence[Table]) -> tuple[list[Table], np.ndarray | None]:
     """Split the identities of source files off the columns of shards; join the identities."""
-    each = [table.get(stat_cache.COLUMN) for table in tables]
-    rest = [{n: c for n, c in table.items() if n != stat_cache.COLUMN} for table in tables]
+    each = [table.get(sameness.COLUMN) for table in tables]
+    rest = [{n: c for n, c in table.items() if n != sameness.COLUMN} for table in tables]
     found = [column for column in each if column is not None]
     return rest, np.concatenate(found) if found and len(found) == len(each) else None
 
@@ -236,37 +230,28 @@ def _metadata(
         and len(listing.keys) == sum(map(len, packs))
     )  # fmt: skip
     names = plan.own.new_names
-    return metadata(
-        plan.format, fields, listing.classes, of_shards(full), plan.recipe,
-        {"found": found + earlier, "packed": packed, "skipped": left_out + earlier},
-        {
-            **{n: v for m in reversed(old) for n, v in m.get("versions", {}).items()},
-            **encode.versions(plan.own),
-        },
-        plan=plan.digest,
-        splits=None if listing.splits is None else listing.split_names,
-        statistics=pixel_statistics.joined(packs) if are_same_pixels else None,
-        identity=[s.metadata["identity"] for _, s in full if "identity" in s.metadata],
-        origins=origins.shared([origins.renamed(origins_of(m), names) for m in old]),
-        told=told(shards),
-    )  # fmt: skip
-
-
-def metadata(
-    format_name: str, fields: Mapping[str, str], classes: Sequence[str], shards: Sequence[Any],
-    recipe: Recipe, counts: Mapping[str, int], versions: Mapping[str, str], **more: Any,
-) -> dict[str, Any]:  # fmt: skip
-    """Metadata of the index of a new pack. Empty values of `more` are left out."""
+    more = {
+        "plan": plan.digest,
+        "splits": None if listing.splits is None else listing.split_names,
+        "statistics": pixel_statistics.joined(packs) if are_same_pixels else None,
+        "identity": [s.metadata["identity"] for _, s in full if "identity" in s.metadata],
+        "origins": origins.shared([origins.renamed(origins_of(m), names) for m in old]),
+        "told": told(shards),
+    }
     return {
         "version": indexfile.VERSION,
-        "format": format_name,
+        "format": plan.format,
         "access": "range",
         "fields": fields,
-        "classes": classes,
-        "counts": counts,
-        "source": {"kind": recipe.source},
-        "recipe": recipe.as_json(),
-        "shards": shards,
-        "versions": {**versions, "packio": __version__},
+        "classes": listing.classes,
+        "counts": {"found": found + earlier, "packed": packed, "skipped": left_out + earlier},
+        "source": {"kind": plan.recipe.source},
+        "recipe": plan.recipe.as_json(),
+        "shards": of_shards(full),
+        "versions": {
+            **{n: v for m in reversed(old) for n, v in m.get("versions", {}).items()},
+            **encode.versions(plan.own),
+            "packio": __version__,
+        },
         **{name: value for name, value in more.items() if value},
     }

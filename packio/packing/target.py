@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,10 +16,12 @@ from packio.errors import (
 )
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, Index
 from packio.index.layout import origins_of
-from packio.packing.plan.planning import Plan
-from packio.packing.publish import uploading
-from packio.packing.publish.assembly import deep_pixels
+from packio.packing import uploading
+from packio.packing.assembly import deep_pixels
+from packio.packing.planning import Plan
 from packio.packing.report import SKIPPED_SUFFIX, PackReport
+from packio.packing.run import sameness
+from packio.packing.run.shards import RunOptions
 from packio.packs import opening
 from packio.sample import levels
 from packio.sample.origins import origin_of
@@ -35,18 +36,8 @@ class Found(NamedTuple):
     lost: tuple[str, ...] = ()  # names of added fields of a pack that will be replaced
 
 
-def find(
-    plan: Plan, out: Path, is_made: Callable[[opening.Pack], bool], began: float, *,
-    overwrite: bool,
-) -> Found:  # fmt: skip
-    """Look at an output, once, before anything is written.
-
-    Args:
-        plan: What shall be there.
-        out: The output.
-        is_made: Tells whether a pack is the one that the plan makes now.
-        began: Time when the run began, by `time.monotonic`.
-        overwrite: Whether a pack that is there will be replaced.
+def find(plan: Plan, out: Path, options: RunOptions, *, overwrite: bool) -> Found:
+    """Look at an output, once, before anything is written; `overwrite` says to replace a pack.
 
     Raises:
         OutputExistsError: there is something else than the plan's pack; or, to be overwritten,
@@ -59,10 +50,10 @@ def find(
         return Found()
     try:
         with opening.open(out) as pack:
-            if is_made(pack):
+            if sameness.is_made_by(plan, options.skip, pack):
                 if url is not None:
                     uploading.finish(url)
-                return Found(_report(plan, pack, began))
+                return Found(_report(plan, pack, options.began))
             added = ", ".join(_lost(pack.index_file, plan))
     except PackioError as error:
         return _unreadable(plan, out, error)

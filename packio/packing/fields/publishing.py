@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,8 +20,8 @@ from packio.index.column import Content
 from packio.index.columns import OF_FILES
 from packio.index.indexfile import Index
 from packio.index.layout import ORIGINS, origins_of
-from packio.packing.publish import assembly
-from packio.packing.run import stat_cache
+from packio.packing import assembly
+from packio.packing.run import sameness
 from packio.packs import opening
 from packio.sample import origins
 from packio.sample.recipe import Recipe
@@ -38,10 +38,6 @@ class Placed(NamedTuple):
     first: int
     stop: int
     record: Index
-
-    @property
-    def moved(self) -> list[str]:
-        return moved(self.record)
 
 
 def moved(record: Index) -> list[str]:
@@ -62,7 +58,7 @@ def rows_of_shards(pack: opening.Pack) -> list[tuple[str, int, int]]:
 
 def add(pack: opening.Pack, name: str, kind: str, found: Sequence[Placed], shop: Workshop) -> str:
     """Move containers into a pack, then put an index with the field in place; return its digest."""
-    old = _columns(pack)
+    old = assembly.columns_of(pack.index_file)
     data, counts = assembly.data_files(old), [one.record.metadata.get("files", 0) for one in found]
     columns = dict(old)
     for one, base in zip(found, itertools.accumulate(counts, initial=data), strict=False):
@@ -82,9 +78,9 @@ def add(pack: opening.Pack, name: str, kind: str, found: Sequence[Placed], shop:
             columns[full][rows] = own
     tables = [old, *({n: one.record.column(n).array() for n in OF_FILES} for one in found)]
     of_files = made.joined_files(tables, [data, *counts])
-    paths = [path for one in found for path in one.moved]
+    paths = [path for one in found for path in moved(one.record)]
     fields = {**pack.fields, name: kind}
-    return _published(pack, {**columns, **of_files}, fields, name, paths, shop)
+    return _publish(pack, {**columns, **of_files}, fields, name, paths, shop)
 
 
 def drop(pack: opening.Pack, name: str, shop: Workshop) -> tuple[str, list[str], int]:
@@ -93,7 +89,7 @@ def drop(pack: opening.Pack, name: str, shop: Workshop) -> tuple[str, list[str],
     Returns the new digest, the names of the files that were removed, and the bytes of values that
     stay in files that hold other fields, too.
     """
-    old = _columns(pack)
+    old = assembly.columns_of(pack.index_file)
     listed = pack.index_file.files()
     names = [file for file, _, _ in listed]
     data = assembly.data_files(old)
@@ -112,7 +108,7 @@ def drop(pack: opening.Pack, name: str, shop: Workshop) -> tuple[str, list[str],
     shop.shards.mkdir(exist_ok=True)
     with files.replacing(shop.shards / _REMOVING) as file:  # for a run after one that was killed
         file.write(json.dumps(sorted(removed)).encode())
-    digest = _published(pack, columns, fields, name, [], shop)
+    digest = _publish(pack, columns, fields, name, [], shop)
     with opening.Pack(pack.path, expect_digest=digest) as now:
         remove_noted(now, shop)
     return digest, sorted(removed), remaining
@@ -134,11 +130,11 @@ def _removable(
     return found
 
 
-def _columns(pack: opening.Pack) -> dict[str, np.ndarray]:
-    return assembly.columns_of(pack.index_file)
-
-
-def _metadata(pack: opening.Pack, fields: Mapping[str, str], changed: str) -> dict[str, Any]:
+def _publish(
+    pack: opening.Pack, columns: Mapping[str, Content], fields: Mapping[str, str], changed: str,
+    names: Sequence[str], shop: Workshop,
+) -> str:  # fmt: skip
+    """Put an index with other fields in place of the old one, and the files that it names."""
     metadata, became = dict(pack.metadata), origins_of(pack.metadata)
     is_filled = changed in pack.fields and changed in fields  # its values stay, others joined them
     metadata |= {
@@ -147,16 +143,9 @@ def _metadata(pack: opening.Pack, fields: Mapping[str, str], changed: str) -> di
         "recipe": Recipe.of(metadata).as_json(),
         ORIGINS: (origins.filled if is_filled else origins.without)(became, changed),
     }
-    return metadata
-
-
-def _published(
-    pack: opening.Pack, columns: Mapping[str, Content], fields: Mapping[str, str], changed: str,
-    names: Sequence[str], shop: Workshop,
-) -> str:  # fmt: skip
     place = pack.index_file.path
     index = shop.built / place.name
-    digest = indexfile.write(index, columns, _metadata(pack, fields, changed))
+    digest = indexfile.write(index, columns, metadata)
     with locks.changing(index):  # before others see it
         # An index may name only what is there after a crash: so all bytes are synced, then the
         # containers get their names, these are synced, and the index takes the place of the old
@@ -172,7 +161,7 @@ def _published(
             files.sync(folder)
         index.replace(place)
         files.sync(place.parent)
-    stat_cache.save(digest, stat_cache.load(pack.digest, len(pack)))
+    sameness.save(digest, sameness.load(pack.digest, len(pack)))
     return digest
 
 
@@ -236,7 +225,7 @@ def check_free(pack: opening.Pack, name: str, paths: Sequence[str]) -> None:
     root, gone = pack.index_file.path.parent, set[str]()
     if name in pack.fields:
         names = [file for file, _, _ in pack.index_file.files()]
-        gone = _removable(pack, name, _columns(pack), names)
+        gone = _removable(pack, name, assembly.columns_of(pack.index_file), names)
     for path in paths:
         if os.path.lexists(root / path) and not _goes(root, path, gone, pack.format.caps.leaves):
             raise OutputExistsError(

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from packio.errors import OptionError, SourceError
-from packio.packing.plan import duplicates
+from packio.packing import duplicates
 from packio.sources import Listing
 
 DEDUPE = (None, "report", "drop", "near")
@@ -126,7 +126,13 @@ class Choice:
                 listing, f"{left:,} new samples are left out: the pack was made with "
                 f"limit={self.limit}, and {there:,} samples of the source are in it",
             )  # fmt: skip
-        return self._draw_splits(listing) if self.split else listing
+        if not self.split:
+            return listing
+        edges = np.cumsum([share for _, share in self.split])
+        drawn = [int.from_bytes(_hash_of(key, self.seed), "big") / 2**64 for key in listing.keys]
+        splits = np.searchsorted(edges, drawn, "right").clip(max=len(edges) - 1).astype(np.uint8)
+        names = [name for name, _ in self.split]
+        return dataclasses.replace(listing, splits=splits, split_names=names)
 
     def _deduplicate(self, listing: Listing) -> Listing:
         if self.dedupe is not None:
@@ -138,13 +144,6 @@ class Choice:
         if self.shuffle is not None:
             listing = listing.take(_order(listing.keys, self.shuffle))
         return listing if self.limit is None else _first(listing, max(self.limit - there, 0))
-
-    def _draw_splits(self, listing: Listing) -> Listing:
-        edges = np.cumsum([share for _, share in self.split])
-        drawn = [int.from_bytes(_hash_of(key, self.seed), "big") / 2**64 for key in listing.keys]
-        splits = np.searchsorted(edges, drawn, "right").clip(max=len(edges) - 1).astype(np.uint8)
-        names = [name for name, _ in self.split]
-        return dataclasses.replace(listing, splits=splits, split_names=names)
 
     def _match(self, listing: Listing) -> Listing:
         """The samples that the patterns take, and the unreadable paths that may hold such ones."""

@@ -7,25 +7,37 @@ byte has arrived; for other services fsspec renames a temporary file.
 Before a pack is replaced, it is removed, its index first. So all objects beside the marker belong
 to this upload, and another run need not send them again. Two machines that upload to the same URL
 notice each other: by the marker, and by objects that have changed.
+
+The pack is built in the user's cache, and stays there until all of it is uploaded. So a run that
+was cut short neither packs finished shards again nor sends objects again that have arrived.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from packio.errors import (
+    CannotCreateError,
     IntegrityError,
     LockedError,
+    OutputError,
     OutputExistsError,
     PackioError,
     ReadError,
 )
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, Index
-from packio.packing.report import SKIPPED_SUFFIX
-from packio.storage import remote, stores, urls
+from packio.packing.report import SKIPPED_SUFFIX, PackReport, Skip
+from packio.storage import remote, stores, urls, workshop
 from packio.storage.store import Facts
 from packio.storage.urls import Url
+from packio.system import files
+from packio.system.files import cache_folder
 from packio.system.pools import ThreadPool
 
 _MOST_MARK = 1000  # bytes of a marker
@@ -35,7 +47,45 @@ _UPLOADS = 4  # files at a time; a large file is also sent in several parts at a
 _Stamp = tuple[int, str]  # size of an object in bytes, and its version, or ""
 
 
-class Upload:
+def pack_to(
+    url: Url, make: Callable[[Path], PackReport], *, resume: bool, overwrite: bool
+) -> PackReport:
+    """Build a pack in the user's cache, or go on with one that an earlier run began; upload it."""
+    with urls.errors_as(CannotCreateError, f"{url}: cannot be written"):
+        if not stores.is_file(remote.marker(url)):  # a missing bucket is noticed before packing
+            stores.put(remote.marker(url), b"")
+            stores.remove(remote.marker(url))
+    place = cache_folder("uploads", hashlib.sha256(os.fsencode(url)).hexdigest())
+    place.parent.mkdir(parents=True, exist_ok=True)
+    staged = place / url.name
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(workshop.opened(place))
+        except LockedError as error:
+            raise LockedError(f"{url}: another packio is packing to it; wait for it") from error
+        if not resume:
+            files.remove(place)
+        place.mkdir(exist_ok=True)
+        workshop.tidy(staged)
+        try:
+            report = make(staged)
+        except OutputExistsError:  # what a run of another plan has built
+            files.remove(place)
+            place.mkdir()
+            report = make(staged)
+        listed = staged.with_name(staged.name + SKIPPED_SUFFIX)
+        lines = listed.read_text().splitlines() if listed.exists() else ()
+        skipped = tuple(Skip(os.fsencode(e["key"]), e["reason"]) for e in map(json.loads, lines))
+        with urls.errors_as(OutputError, f"{url}: uploading stopped, run it again to go on"):
+            _Upload(url, staged).run(listed if skipped else None, overwrite=overwrite)
+        files.remove(place)
+    return dataclasses.replace(
+        report, out=url, skipped=skipped, up_to_date=False,
+        skipped_file=url.with_name(listed.name) if skipped else None,
+    )  # fmt: skip
+
+
+class _Upload:
     """The upload of one pack."""
 
     def __init__(self, url: Url, staged: Path) -> None:
@@ -73,7 +123,11 @@ class Upload:
             stores.remove(self._there / self._index)
             raise
         stores.remove(self._marker)
-        self._keep_index()
+        index = self._there / self._index
+        if (facts := stores.facts(index)) is not None:  # into the cache, where readers look for it
+            kept = remote.cached_index(index, facts)
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            (self._here / self._index).replace(kept)
 
     def _send(self, name: str) -> _Stamp:
         self._check_mark()
@@ -123,15 +177,6 @@ class Upload:
     def _taken_over(self) -> LockedError:
         return LockedError(f"{self._url}: another packio is uploading to it; run it again later")
 
-    def _keep_index(self) -> None:
-        """Move the index into the cache, where readers of the URL look for it."""
-        index = self._there / self._index
-        found = stores.facts(index)
-        if found is not None:
-            kept = remote.cached_index(index, found)
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            (self._here / self._index).replace(kept)
-
 
 def finish(url: Url) -> None:
     """Remove the marker that an upload left, if only this last step is missing."""
@@ -140,20 +185,18 @@ def finish(url: Url) -> None:
             stores.remove(remote.marker(url))
 
 
-def mark(url: Url) -> str | None:
+def mark(url: Url, attempts: int = 2) -> str | None:
     """Text of the marker beside a URL; None if there is no marker, or it is empty."""
-    try:
-        return _mark_now(url)
-    except (urls.LengthError, IntegrityError):  # another upload replaced it meanwhile
-        return _mark_now(url)
-
-
-def _mark_now(url: Url) -> str | None:
     marker = remote.marker(url)
     found = stores.facts(marker)
     if found is None:
         return None
-    data = stores.content(marker, found) if found.size <= _MOST_MARK else b"of another program"
+    try:
+        data = stores.content(marker, found) if found.size <= _MOST_MARK else b"of another program"
+    except (urls.LengthError, IntegrityError):  # another upload replaced it meanwhile
+        if attempts == 1:
+            raise
+        return mark(url, attempts - 1)
     return data.decode("latin-1") or None
 
 

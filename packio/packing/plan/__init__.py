@@ -1,1 +1,0 @@
-"""What is packed, and in which order, before a byte is written."""

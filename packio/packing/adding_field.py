@@ -21,7 +21,6 @@ from packio.errors import (
     CannotCreateError,
     OptionError,
     PackioError,
-    UnfinishedPackError,
 )
 from packio.packing import sourcing
 from packio.packing.fields import publishing
@@ -221,12 +220,12 @@ def _changing(path: str | os.PathLike[str]) -> Iterator[tuple[Workshop, opening.
         )
     out = absolute(path)
     failure: Exception | None = None
-    with _opened(out) as pack:  # say what is wrong before a workshop is made
+    with sourcing.open_to_change(out) as pack:  # say what is wrong before a workshop is made
         _check_changeable(pack)
         root = pack.index_file.path
     with workshop.opened(beyond_link(out), suffix=SUFFIX) as shop:
         shop.built.mkdir(exist_ok=True)  # without it the workshop counts as published
-        with locks.changing(root), _opened(out) as pack:
+        with locks.changing(root), sourcing.open_to_change(out) as pack:
             shop.keep = not publishing.undo_killed(pack, shop)
             try:
                 yield shop, pack
@@ -236,14 +235,6 @@ def _changing(path: str | os.PathLike[str]) -> Iterator[tuple[Workshop, opening.
                 failure = error
     if failure is not None:
         raise failure
-
-
-def _opened(out: Path) -> opening.Pack:
-    try:
-        return opening.open(out)
-    except UnfinishedPackError:
-        workshop.check_idle(out)
-        raise
 
 
 def _check_changeable(pack: opening.Pack) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from packio import registry
-from packio.errors import NotAPackError, OptionError, UnfinishedPackError
+from packio.errors import NotAPackError, OptionError
 from packio.index import columns as made
 from packio.index import indexfile
 from packio.index.column import Content
@@ -170,10 +170,7 @@ def _warn_of_lacking(pack: opening.Pack, there: Collection[str]) -> list[str]:
 
 def _open_pack(out: Path, source: Any) -> opening.Pack:
     try:
-        return opening.open(out)
-    except UnfinishedPackError:
-        workshop.check_idle(out)
-        raise
+        return sourcing.open_to_change(out)
     except NotAPackError as error:
         is_path = isinstance(source, (str, os.PathLike))
         if is_path and os.path.lexists(out) and locating.has_index(Path(source)):
@@ -226,8 +223,13 @@ def _add(
     columns = _columns(pack, full, growth, whole, built)
     index = built / indexfile.INDEX_NAME
     digest = indexfile.write(index, columns, _metadata(pack, full, growth, skipped))
-    with locks.changing(index):  # before others see it
-        _publish(built, out, whole)
+    # The old index names neither the new shards nor the files of the whole pack as they are now:
+    # these come last. `_undo_killed` takes both back after a kill before the new index came.
+    paths = sorted(built.iterdir(), key=lambda path: (path.name in whole, path.name))
+    for path in paths:
+        if path.is_dir():
+            files.remove(out / path.name)  # of an append that was cut short
+    assembly.publish(built, out, [p.name for p in paths if p != index], indexfile.INDEX_NAME)
     count = sum(shard.metadata["samples"] for _, shard in full)
     warnings = (
         *report.warnings,
@@ -348,18 +350,3 @@ def _metadata(
     if "identity" in metadata:
         metadata["identity"] = [*metadata["identity"], *(s.metadata["identity"] for _, s in full)]
     return metadata
-
-
-def _publish(built: Path, out: Path, whole: set[str]) -> None:
-    """Move the shards into the pack, then its sidecars, then the index over the old one."""
-    # The old index names neither the new shards nor the files of the whole pack as they are now;
-    # so these are moved before the index. `undo_killed` takes them back after a kill in between.
-    files.sync_tree(built)
-    names = sorted(path.name for path in built.iterdir())
-    names.sort(key=lambda name: (name == indexfile.INDEX_NAME, name in whole))
-    for name in names:
-        target = out / name
-        if (built / name).is_dir():
-            files.remove(target)  # of an append that was cut short
-        (built / name).replace(target)
-    files.sync(out)

@@ -27,6 +27,7 @@ from packio.packs import opening, pixel_statistics
 from packio.sample import levels, origins
 from packio.sample.recipe import NO_ENCODING
 from packio.sources.pack import PackListing
+from packio.system import files, locks
 
 Table = dict[str, np.ndarray]  # name of a column of an index → the column
 
@@ -85,9 +86,9 @@ def write_index(
             digest = indexfile.write(built / index, columns, found)
         except PackioError as error:  # the pack itself is whole
             warnings.append(f"no statistics: {error}".replace(str(built), str(out)))
-    files = Index(built / index).files()
-    paths, data = [name for name, _, _ in files], sum(counts)
-    size = sum(size for _, size, _ in files) + (built / index).stat().st_size
+    listed = Index(built / index).files()
+    paths, data = [name for name, _, _ in listed], sum(counts)
+    size = sum(size for _, size, _ in listed) + (built / index).stat().st_size
     return Assembled([*paths[data:], *paths[:data], index], digest, size, warnings, identities)
 
 
@@ -203,6 +204,24 @@ def all_fields(fields: Sequence[Mapping[str, str]]) -> dict[str, str]:
         if found.setdefault(name, kind) != kind:
             raise OptionError(f"field {name!r} is of kind {found[name]}, elsewhere of kind {kind}")
     return found
+
+
+def publish(built: Path, root: Path, names: Sequence[str], index: str) -> None:
+    """Move files into a pack that is there, in order, then a new index over the old one."""
+    # An index may name only what is there after a crash: so all bytes are synced, then the files
+    # get their names, these are synced, and the index takes the place of the old one in one step.
+    with locks.changing(built / index):  # before others see it
+        files.sync_tree(built)
+        folders = set()
+        for name in names:
+            target = root / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            (built / name).replace(target)
+            folders.add(target.parent)
+        for folder in folders | {folder.parent for folder in folders}:
+            files.sync(folder)
+        (built / index).replace(root / index)
+        files.sync(root)
 
 
 def _metadata(

@@ -221,15 +221,12 @@ def dry_run(plan: Plan, candidates: Sequence[Encoding] = CANDIDATES) -> DryRun:
         found=len(listing.keys) + len(listing.unlisted) + len(listing.dropped),
         classes=tuple(listing.classes),
         class_counts=tuple(int(n) for n in counts) if listing.classes else (),
-        labels=kind_of_labels,
-        shards=len(plan.shards),
-        source_bytes=plan.total_bytes,
+        labels=kind_of_labels, shards=len(plan.shards), source_bytes=plan.total_bytes,
         problems=tuple((key.decode("utf-8", "surrogateescape"), text) for key, text in problems),
-        warnings=tuple(listing.warnings),
-        looked_at=len(reads),
+        warnings=tuple(listing.warnings), looked_at=len(reads),
         advice=tuple(_advice(plain, c, listing.sizes) for c in candidates) if plain else (),
         levels=_levels_advice(reads, treatment, len(listing.keys)),
-    )
+    )  # fmt: skip
 
 
 def _levels_advice(reads: Sequence[Read], treatment: Treatment, images: int) -> LevelsAdvice | None:

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from packio import registry
-from packio.errors import OptionError, ReadError, SourceError
+from packio.errors import OptionError, ReadError, SourceError, UnfinishedPackError
 from packio.index import indexfile
 from packio.packing.choosing import Choice
 from packio.packing.images.encode import Encoding, refuse_unused
 from packio.packs import opening
 from packio.sample.recipe import Recipe
 from packio.sources import FRAMES, Context, Listing, Source, _beside, framed, listed, wanted_fields
-from packio.storage import urls
+from packio.storage import urls, workshop
 from packio.system import files
 
 _ENCODING = {field.name for field in dataclasses.fields(Encoding)}
@@ -196,6 +196,15 @@ def _no_option(name: str, value: Any, what: str, known: set[str]) -> OptionError
     elif close := difflib.get_close_matches(name, sorted(known), 1):
         message += f"; did you mean {close[0]}?"
     return OptionError(message)
+
+
+def open_to_change(out: Path) -> opening.Pack:
+    """Open a pack; an error tells whether another process works on it."""
+    try:
+        return opening.open(out)
+    except UnfinishedPackError:
+        workshop.check_idle(out)
+        raise
 
 
 def scratch_folder(out: Path) -> Path | None:

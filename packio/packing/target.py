@@ -136,17 +136,11 @@ def _report(plan: Plan, pack: opening.Pack, began: float) -> PackReport:
     deep = deep_pixels([pack.index_file.column("image/dtype").array()])
     listed = pack.path.with_name(pack.path.name + SKIPPED_SUFFIX)
     return PackReport(
-        out=pack.path,
-        format=plan.format,
-        found=counts["found"],
-        packed=counts["packed"],
-        skipped=(),
-        classes=len(plan.listing.classes),
+        out=pack.path, format=plan.format, found=counts["found"], packed=counts["packed"],
+        skipped=(), classes=len(plan.listing.classes),
         source_bytes=pack.index_file.column("image/length").total(),
         out_bytes=sum(size for _, size, _ in pack.index_file.files()) + pack.index_file.nbytes,
-        seconds=time.monotonic() - began,
-        digest=pack.digest,
-        up_to_date=True,
+        seconds=time.monotonic() - began, digest=pack.digest, up_to_date=True,
         warnings=(*plan.listing.warnings, *pack.metadata.get("told", ()), *deep),
         skipped_file=listed if counts["skipped"] and listed.exists() else None,
-    )
+    )  # fmt: skip

@@ -27,7 +27,7 @@ from packio.sample import origins
 from packio.sample.recipe import Recipe
 from packio.storage.journal import Journal
 from packio.storage.workshop import Workshop
-from packio.system import files, locks
+from packio.system import files
 
 _REMOVING = "removing.packio"  # in the journal: names of files that nothing refers to any more
 
@@ -146,21 +146,8 @@ def _publish(
     place = pack.index_file.path
     index = shop.built / place.name
     digest = indexfile.write(index, columns, metadata)
-    with locks.changing(index):  # before others see it
-        # An index may name only what is there after a crash: so all bytes are synced, then the
-        # containers get their names, these are synced, and the index takes the place of the old
-        # one in one step. `undo_killed` takes back what a kill left in between.
-        files.sync_tree(shop.built)
-        folders = set()
-        for name in names:
-            target = place.parent / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            (shop.built / name).replace(target)
-            folders.add(target.parent)
-        for folder in folders | {folder.parent for folder in folders}:
-            files.sync(folder)
-        index.replace(place)
-        files.sync(place.parent)
+    # `undo_killed` takes back what a kill left in between.
+    assembly.publish(shop.built, place.parent, names, place.name)
     sameness.save(digest, sameness.load(pack.digest, len(pack)))
     return digest
 

@@ -291,22 +291,14 @@ class Run:
         listing = self.plan.listing
         packed = sum(shard.metadata["samples"] for shard in finished)
         return PackReport(
-            out=self.out,
-            format=self.plan.format,
-            found=packed + len(skipped),
-            packed=packed,
-            skipped=tuple(skipped),
-            classes=len(listing.classes),
+            out=self.out, format=self.plan.format, found=packed + len(skipped), packed=packed,
+            skipped=tuple(skipped), classes=len(listing.classes),
             source_bytes=sum(shard.metadata["source_bytes"] for shard in finished),
-            out_bytes=assembled.size,
-            seconds=time.monotonic() - self.options.began,
-            digest=assembled.digest,
-            warnings=(*listing.warnings, *assembled.warnings),
-            skipped_file=listed,
-            part=self.options.part,
-            resumed=self._resumed,
+            out_bytes=assembled.size, seconds=time.monotonic() - self.options.began,
+            digest=assembled.digest, warnings=(*listing.warnings, *assembled.warnings),
+            skipped_file=listed, part=self.options.part, resumed=self._resumed,
             quarantined=sum(shard.metadata["copied"] for shard in finished),
-        )
+        )  # fmt: skip
 
     def _bad_images(
         self, skipped: Sequence[Skip], stage: str = "", *, limit: int | None = None

@@ -54,7 +54,7 @@ def _position(pack: Pack, text: str) -> int:
 
 
 def _find(pack: Pack, key: str) -> int:
-    from packio.inspecting.listing import find_similar_keys
+    from packio.inspecting.info import find_similar_keys
 
     try:
         return pack.find(key)

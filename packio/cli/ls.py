@@ -17,7 +17,7 @@ from packio.cli._output import escaped, say
 from packio.errors import IntegrityError
 
 if TYPE_CHECKING:
-    from packio.inspecting.listing import Line
+    from packio.inspecting.info import Line
     from packio.packs.opening import Pack
 
 _COLUMNS = ("index", "key", "class", "label", "bytes", "width", "height", "encoding", "file",
@@ -48,7 +48,7 @@ def run(
     Example: packio ls photos.lmdb --json | jq -r 'select(.width < 64) | .key'
     """
     import packio
-    from packio.inspecting.listing import list_samples
+    from packio.inspecting.info import list_samples
 
     if as_json and as_tsv:
         raise typer.BadParameter("--json and --tsv exclude each other")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import os
 import shlex
 import warnings
@@ -14,7 +13,7 @@ import numpy as np
 from packio import registry
 from packio.errors import OptionError
 from packio.packs import opening
-from packio.packs.querying import expressions, keys, selections
+from packio.packs.querying import expressions, selections
 from packio.storage import urls
 from packio.storage.local import FolderStore
 from packio.system.files import absolute
@@ -87,10 +86,8 @@ def select(
 def _with_keys(pack: opening.Pack, other: Path) -> np.ndarray:
     if not selections.is_selection(other):
         raise OptionError(f"{other}: no selection; keys_of= takes a file that packio select wrote")
-    data, ends = selections.read(other).keys()
-    text = data.tobytes()
-    wanted = [text[a:b] for a, b in itertools.pairwise(ends.tolist())]
-    return np.unique(keys.positions(pack.index_file, wanted, pack.path))
+    wanted = selections.read(other).keys()
+    return np.unique(selections.find_keys(pack.index_file, wanted, pack.path))
 
 
 def save(

@@ -18,7 +18,7 @@ import torch
 from packio import registry
 from packio.errors import KeyNotFoundError, OptionError
 from packio.packs import opening
-from packio.packs.querying import keys
+from packio.packs.querying import selections
 from packio.packs.querying.columns import EXTRA
 
 _CHUNK = 4096  # samples whose index rows are read at a time
@@ -296,14 +296,14 @@ def _of_table(table: Any, pack: opening.Pack) -> np.ndarray:
         )
     wanted = None if key is None else _keys(table.column(key), key)
     if position is None:
-        return keys.positions(pack.index_file, wanted or (), pack.path, shown=True)
+        return selections.find_keys(pack.index_file, wanted or (), pack.path, shown=True)
     found = _positions(table.column(position), position)
     low, high = found.min(initial=0), found.max(initial=-1)
     if low < 0 or high >= len(pack):
         raise OptionError(f"subset: index {min(low, 0) or high} in the table; {pack.path} has "
                           f"{len(pack)} samples")  # fmt: skip
     if wanted is not None:
-        keys.check(pack.index_file, found, wanted, pack.path)
+        selections.compare_keys(pack.index_file, found, wanted, pack.path)
     return found
 
 

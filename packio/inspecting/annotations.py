@@ -70,9 +70,8 @@ def choose_annotations(
     """
     there = [name for name in ANNOTATIONS if _COLUMNS[name] in pack.index_file]
     if fields is None:
-        say_label = not _folders_say_labels(pack, chosen())
         others = len(levels.others(pack.fields)) > 1 or set(there) - {"label"}
-        return there if say_label or others else []
+        return there if others or not _folders_say_labels(pack, chosen()) else []
     for name in fields:
         if name not in pack.fields and name not in ANNOTATIONS:
             known = ", ".join([*pack.fields, *ANNOTATIONS])
@@ -87,13 +86,11 @@ def _folders_say_labels(pack: Pack, chosen: Iterator[np.ndarray]) -> bool:
         return True
     if labels.ndim != 1 or (pack.metadata.get("source") or {}).get("kind") != "image_folder":
         return False
-    for rows in chosen:
-        for row, label in zip(rows.tolist(), pack.take_labels(rows).tolist(), strict=True):
-            if not 0 <= label < len(names) or not pack.key_bytes(row).startswith(
-                names[label] + b"/"
-            ):
-                return False
-    return True
+    return all(
+        0 <= label < len(names) and pack.key_bytes(row).startswith(names[label] + b"/")
+        for rows in chosen
+        for row, label in zip(rows.tolist(), pack.take_labels(rows).tolist(), strict=True)
+    )
 
 
 class TableLines:

@@ -1,12 +1,13 @@
 """Export the index of a pack as a Parquet file: one row for each sample, no bytes of samples.
 
-`packio.packs.querying.columns` describes the columns, `packio.packs.querying.metadata` those of the
-samples' metadata. The file is written batch by batch, so that memory does not grow with the pack.
+`packio.packs.querying.columns` describes the columns. The file is written batch by batch, so that
+memory does not grow with the pack.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from packio import __version__, registry
 from packio.errors import CannotCreateError, OptionError, OutputError, OutputExistsError
 from packio.index.indexfile import canonical_json
 from packio.packs import opening
-from packio.packs.querying import metadata
+from packio.packs.querying import columns
 from packio.packs.querying.columns import EXTRA, META, ArrowColumns
 from packio.system import files
 
@@ -28,21 +29,13 @@ _MOST_NAMES = 1000  # of metadata that become columns
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ExportReport:
-    """What an export wrote.
+    """What an export wrote."""
 
-    Attributes:
-        out: The file.
-        samples: Number of its rows.
-        columns: Names of its columns.
-        bytes: Of the file.
-        seconds: Duration.
-    """
-
-    out: Path
-    samples: int
-    columns: tuple[str, ...]
-    bytes: int
-    seconds: float
+    out: Path  # the file
+    samples: int  # number of its rows
+    columns: tuple[str, ...]  # names of its columns
+    bytes: int  # of the file
+    seconds: float  # duration
 
 
 def export(
@@ -84,59 +77,49 @@ def export(
     if os.path.lexists(path) and not overwrite:
         raise OutputExistsError(f"{path}: exists; choose another name, or say overwrite=True")
     parquet: Any = registry.require("pyarrow.parquet", EXTRA)
-    table = _Table(pack)
+    schema, batches = _table(pack)
     kind: type[OutputError] = CannotCreateError
     try:
         with files.replacing(path) as file:
             kind = OutputError
-            with parquet.ParquetWriter(file, table.schema, compression="zstd") as writer:
+            with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
                 done = 0
-                for batch in table.batches():
+                for batch in batches:
                     writer.write_batch(batch, row_group_size=len(batch))
                     done += len(batch)
                     if progress is not None:
                         progress(done, len(pack))
     except OSError as error:
         raise kind(f"{path}: {error.strerror or error}") from error
-    names = tuple(table.schema.names)
-    return ExportReport(
-        path, len(pack), names, path.stat().st_size, time.monotonic() - began
-    )  # fmt: skip
+    seconds = time.monotonic() - began
+    return ExportReport(path, len(pack), tuple(schema.names), path.stat().st_size, seconds)
 
 
-class _Table:
-    def __init__(self, pack: opening.Pack) -> None:
-        self._pack, self._arrow = pack, registry.require("pyarrow", EXTRA)
-        self._columns = ArrowColumns(pack)
-        self._names = [name for name in self._columns.names if name != META]
-        self._types: dict[str, str] = {}
-        if META in self._columns.names:
-            self._types = metadata.types(pack)
-        if len(self._types) > _MOST_NAMES:
-            self._types, self._names = {}, list(self._columns.names)
-        known = {name.lower() for name in self._columns.names}
-        self._named = {metadata.column_of(n, known, self._types): n for n in self._types}
-        added = [
-            (column, getattr(self._arrow, metadata.ARROW[self._types[name]])())
-            for column, name in self._named.items()
-        ]
-        said = {"version": __version__, "digest": pack.digest, "format": pack.metadata["format"],
-                "samples": len(pack), "classes": pack.classes}  # fmt: skip
-        self.schema = self._arrow.schema(
-            [*self._columns.schema(self._names), *(self._arrow.field(*f) for f in added)],
-            metadata={"packio": canonical_json(said)},
-        )
+def _table(pack: opening.Pack) -> tuple[Any, Iterator[Any]]:
+    """Schema of the table, and its batches."""
+    arrow: Any = registry.require("pyarrow", EXTRA)
+    fixed = ArrowColumns(pack)
+    names = [name for name in fixed.names if name != META]
+    types = columns.types(pack) if META in fixed.names else {}
+    if len(types) > _MOST_NAMES:
+        types, names = {}, list(fixed.names)
+    known = {name.lower() for name in fixed.names}
+    column_of = {name: columns.column_of(name, known, types) for name in types}
+    said = {"version": __version__, "digest": pack.digest, "format": pack.metadata["format"],
+            "samples": len(pack), "classes": pack.classes}  # fmt: skip
+    added = [(column_of[n], getattr(arrow, columns.ARROW[kind])()) for n, kind in types.items()]
+    schema = arrow.schema(
+        [*fixed.schema(names), *(arrow.field(*one) for one in added)],
+        metadata={"packio": canonical_json(said)},
+    )
 
-    def batches(self) -> Iterator[Any]:
-        if not self._named:
-            for batch in self._columns.batches(self._names, _ROWS):
-                yield batch.replace_schema_metadata(self.schema.metadata)
-            return
-        batches = self._columns.batches(self._names, _ROWS)
-        for batch, rows in zip(batches, metadata.parsed(self._pack, _ROWS), strict=True):
-            added = [
-                self._arrow.array(values, self.schema.field(column).type)
-                for column, name in self._named.items()
-                for values in [metadata.values_of(name, self._types[name], rows)]
+    def batches() -> Iterator[Any]:
+        each = columns.parsed(pack, _ROWS) if types else itertools.repeat([])
+        for batch, rows in zip(fixed.batches(names, _ROWS), each, strict=False):
+            more = [
+                arrow.array(columns.values_of(name, kind, rows), schema.field(column_of[name]).type)
+                for name, kind in types.items()
             ]
-            yield self._arrow.record_batch([*batch.columns, *added], schema=self.schema)
+            yield arrow.record_batch([*batch.columns, *more], schema=schema)
+
+    return schema, batches()

@@ -55,56 +55,34 @@ _ENDINGS = {"array": ".npy", "text": ".txt", "bytes": ".bin"}  # by kind of fiel
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ExtractReport:
-    """What an extraction did.
-
-    Attributes:
-        out: The folder.
-        samples: Samples extracted.
-        fields: Files written, by name of the field.
-        bytes: In these files.
-        table: Path of ``packio.jsonl``; None if there was nothing to write into it.
-        annotations: What is in the table beside the names of files: "label", "split", …
-        command: Packs the table again, with everything; None without a table.
-        empty_classes: Folders made for classes that have no sample.
-        seconds: The whole run took.
-    """
+    """What an extraction did."""
 
     out: Path
     samples: int
-    fields: dict[str, int]
-    bytes: int
-    table: Path | None
-    annotations: tuple[str, ...]
-    command: str | None
-    empty_classes: int
+    fields: dict[str, int]  # name → files written
+    bytes: int  # in these files
+    table: Path | None  # packio.jsonl; None if there was nothing to write into it
+    annotations: tuple[str, ...]  # in the table beside the names of files: "label", "split", …
+    command: str | None  # packs the table again, with everything; None without a table
+    empty_classes: int  # folders made for classes that have no sample
     seconds: float
 
 
 def extract(
-    pack: opening.Pack | str | os.PathLike[str],
-    out: str | os.PathLike[str],
-    *,
-    classes: Iterable[str] | None = None,
-    split: str | None = None,
-    fields: Iterable[str] | None = None,
-    overwrite: bool = False,
+    pack: opening.Pack | str | os.PathLike[str], out: str | os.PathLike[str], *,
+    classes: Iterable[str] | None = None, split: str | None = None,
+    fields: Iterable[str] | None = None, overwrite: bool = False,
     progress: ProgressCallback | None = None,
-) -> ExtractReport:
+) -> ExtractReport:  # fmt: skip
     """Write the samples of a pack into a folder, byte for byte, at the paths that are their keys.
 
     The folder appears in one step when all files are written and synced. Until then the folder is
     built in ``out.packio-tmp``. Classes without samples become empty folders.
 
-    Args:
-        pack: An open pack, or the path of one.
-        out: The folder to make; it may exist if it is empty.
-        classes: Names of classes to extract; None extracts all.
-        split: Name of the split to extract; None extracts all.
-        fields: Names of fields, and any of "label", "split", "boxes" and "meta". None extracts
-            everything but levels, which packing makes again; labels that the folders' names say
-            are then not written again.
-        overwrite: Replace a folder that is not empty, with everything in it.
-        progress: Called with a `Progress` about ten times a second, and at the end.
+    Fields are their names, and any of "label", "split", "boxes" and "meta"; None extracts
+    everything but levels, which packing makes again, and labels that the folders' names say. To
+    overwrite is to replace a folder that is not empty, with everything in it. The progress is told
+    about ten times a second, and at the end.
     """
     if isinstance(pack, (str, os.PathLike)):
         with opening.open(pack) as opened:
@@ -278,10 +256,11 @@ class _Tree:
     def _open_new(self, path: bytes) -> BinaryIO:
         self._check(path)
         try:
-            return os.fdopen(os.open(path, _NEW, 0o666, dir_fd=self._root), "wb")
+            file = os.open(path, _NEW, 0o666, dir_fd=self._root)
         except FileNotFoundError:  # opened first: most folders are there already
             self._make_parents(path)
-            return os.fdopen(os.open(path, _NEW, 0o666, dir_fd=self._root), "wb")
+            file = os.open(path, _NEW, 0o666, dir_fd=self._root)
+        return os.fdopen(file, "wb")
 
     def make_folder(self, path: bytes) -> None:
         self._check(path)
@@ -291,11 +270,9 @@ class _Tree:
             raise self._error(error, path) from error
 
     def _make_parents(self, path: bytes) -> None:
-        end = path.find(b"/")
-        while end >= 0:
+        for end in (place for place, byte in enumerate(path) if byte == ord("/")):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(path[:end], dir_fd=self._root)
-            end = path.find(b"/", end + 1)
 
     def _check(self, path: bytes) -> None:
         problem = path_problem(path)

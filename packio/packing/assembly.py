@@ -252,7 +252,7 @@ def _metadata(
     more = {
         "plan": plan.digest,
         "splits": None if listing.splits is None else listing.split_names,
-        "statistics": pixel_statistics.joined(packs) if are_same_pixels else None,
+        "statistics": pixel_statistics.join_statistics(packs) if are_same_pixels else None,
         "identity": [s.metadata["identity"] for _, s in full if "identity" in s.metadata],
         "origins": origins.shared([origins.renamed(origins_of(m), names) for m in old]),
         "told": told(shards),

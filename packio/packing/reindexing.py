@@ -13,7 +13,7 @@ from packio.errors import OptionError
 from packio.formats import Reading
 from packio.packing.run import cluster, executors
 from packio.packs import indexing, remote_indexing
-from packio.packs.bucket_parts import Work
+from packio.packs.remote_indexing import Work
 from packio.storage import urls
 from packio.system.files import absolute
 

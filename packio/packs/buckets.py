@@ -18,7 +18,7 @@ from packio import registry
 from packio.errors import IntegrityError, NotAPackError, OptionError, ReadError
 from packio.formats import Format, is_added_shard
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, Index
-from packio.packs import braces, recognising
+from packio.packs import recognising
 from packio.storage import stores, urls
 from packio.storage.store import Facts, Store
 from packio.storage.urls import Url
@@ -46,7 +46,7 @@ class Bucket:
 def find(url: Url) -> Bucket:
     """Recognise a container at a URL."""
     urls.refuse_query(url)
-    names = braces.expanded(os.fspath(url))
+    names = recognising.expand_braces(os.fspath(url))
     if names != [os.fspath(url)]:
         root = root_of(url)
         skip = len(os.fspath(root)) + 1
@@ -67,7 +67,7 @@ def find(url: Url) -> Bucket:
 
 def root_of(url: Url) -> Url:
     """The URL that names in the index are relative to: the folder that all objects are in."""
-    names = braces.expanded(os.fspath(url))
+    names = recognising.expand_braces(os.fspath(url))
     return Url(os.path.commonpath([os.path.dirname(name) for name in names]))
 
 
@@ -91,8 +91,13 @@ def check_unchanged(index: Index, store: Store, names: Sequence[str]) -> None:
     expected = index.metadata.get(OBJECTS)
     if not isinstance(expected, dict):
         return
-    for name, version in _versions(store, names).items():
-        said = expected.get(name, "")
+    with urls.errors_as(ReadError, store.root):
+        known: dict[str, Facts | None] = {
+            name: facts for name, facts in _list(store, names).items() if facts.version
+        }
+        found = _ask(names, store.facts, known)
+    for name, facts in found.items():
+        said, version = expected.get(name, ""), facts.version if facts is not None else ""
         if said and version and not urls.is_version(said, version):
             raise IntegrityError(
                 f"{store.root / name}: was replaced after it was indexed ({version}; the index "
@@ -103,35 +108,22 @@ def check_unchanged(index: Index, store: Store, names: Sequence[str]) -> None:
 def tags(index: Index) -> dict[str, str]:
     """Strong entity tags of the objects of others that an index was made of, by their names."""
     versions = index.metadata.get(OBJECTS)
-    found = {
-        name: _TAG.match(version)
+    return {
+        name: match[1]
         for name, version in (versions.items() if isinstance(versions, dict) else ())
-        if isinstance(version, str)
+        if isinstance(version, str) and (match := _TAG.match(version)) is not None
     }
-    return {name: match[1] for name, match in found.items() if match is not None}
-
-
-def _versions(store: Store, names: Sequence[str]) -> dict[str, str]:
-    """Versions of those objects that are there."""
-    with urls.errors_as(ReadError, store.root):
-        known: dict[str, Facts | None] = {
-            name: facts for name, facts in _listed(store, names).items() if facts.version
-        }
-        found = _ask(names, store.facts, known)
-    return {name: facts.version for name, facts in found.items() if facts is not None}
 
 
 def _all_facts(root: Url, names: Sequence[str]) -> dict[str, Facts]:
     """Size and version of each object."""
     with urls.errors_as(ReadError, root):
-        listed = _listed(stores.of_url(root), names)
+        listed = _list(stores.of_url(root), names)
     known = {name: facts for name, facts in listed.items() if facts.size >= 0 and facts.version}
     return _ask(names, lambda name: stores.file_facts(urls.child(root, name)), known)
 
 
-def _ask(
-    names: Sequence[str], ask: Callable[[str], _T], known: Mapping[str, _T]
-) -> dict[str, _T]:  # fmt: skip
+def _ask(names: Sequence[str], ask: Callable[[str], _T], known: Mapping[str, _T]) -> dict[str, _T]:
     """Ask for each object of which nothing is known, several at a time."""
     rest = [name for name in names if name not in known]
     with ThreadPool(_ASKING, "packio-objects") as pool:
@@ -139,7 +131,7 @@ def _ask(
     return {name: found[name] for name in names}
 
 
-def _listed(store: Store, names: Sequence[str]) -> dict[str, Facts]:
+def _list(store: Store, names: Sequence[str]) -> dict[str, Facts]:
     """What a list of the folder says of its objects; nothing if asking for each is better."""
     if len(names) <= _FEW or any("/" in name for name in names):
         return {}
@@ -183,18 +175,14 @@ def _in_folder(url: Url) -> Bucket:
     known: Format = registry.load("formats", form)
     there = set(names)
     names = [name for name in names if not is_added_shard(name, there)]
-    names = list(
-        known.shards(names, lambda name: _content(urls.child(url, name), listed.get(name)))
-    )
+
+    def content(name: str) -> bytes | None:
+        """All bytes of a small object; None if there is none."""
+        with urls.errors_as(ReadError, url):
+            return stores.content(urls.child(url, name), listed[name]) if name in listed else None
+
+    names = list(known.shards(names, content))
     return _readable(Bucket(form, url, _all_facts(url, names), is_folder=True), url)
-
-
-def _content(url: Url, found: Facts | None) -> bytes | None:
-    """All bytes of a small object; None if there is none."""
-    if found is None:
-        return None
-    with urls.errors_as(ReadError, url):
-        return stores.content(url, found)
 
 
 def _readable(bucket: Bucket, url: Url) -> Bucket:

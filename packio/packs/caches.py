@@ -72,9 +72,7 @@ class Cached(NamedTuple):
 
 def list_kept(copies: Sequence[str | os.PathLike[str]] = ()) -> list[Cached]:
     """List what packio keeps in the user's cache, or in folders given as ``local_copy=``."""
-    if not copies:
-        return [*_in_cache()]
-    listed: list[Cached] = []
+    listed = [] if copies else [*_in_cache()]
     for folder in copies:
         given = os.path.expanduser(os.path.expandvars(os.fspath(folder)))
         if not os.path.isdir(given):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -37,23 +38,25 @@ def check_label(label: int, offset: int, where: object) -> None:
         )
 
 
-def folders_of(labels: Iterable[Any], keys: Iterable[bytes]) -> list[str]:
+def name_by_folders(columns: Mapping[str, np.ndarray]) -> list[str]:
     """Names of int labels: the folders in the keys, if each label has a folder of its own."""
-    folders = _Folders()
-    for label, key in zip(labels, keys, strict=True):
-        folders.add(label, key)
-    return folders.names()
-
-
-def unique_keys(keys: Sequence[bytes]) -> dict[str, np.ndarray]:
-    """Columns of keys that are not unique: the position makes them so. No columns if they are."""
-    if len(set(keys)) == len(keys):
-        return {}
-    return made.of_keys([b"%08d/%s" % (i, k) for i, k in enumerate(keys)])
+    label, names = columns.get("label"), dict[int, str]()
+    if label is None or label.ndim > 1:
+        return []
+    data, ends = columns["key_data"], itertools.pairwise(columns["key_offsets"].tolist())
+    for number, (start, stop) in zip(label.tolist(), ends, strict=True):
+        if number == NO_CLASS:
+            continue
+        folder, slash, _ = os.fsdecode(data[start:stop].tobytes()).partition("/")
+        if not slash or names.setdefault(number, folder) != folder:
+            return []
+    are_all = sorted(names) == list(range(len(names))) and len({*names.values()}) == len(names)
+    return [names[i] for i in range(len(names))] if are_all else []
 
 
 NO_LABEL = "no label, though others have one"
 _MOST_LISTED = 1000
+_Read = Callable[[int, int, int], bytes]  # number of a file, offset, length
 
 
 class LeftOut:
@@ -113,35 +116,27 @@ def remarks_of(metadata: Mapping[str, Any]) -> list[str]:
     return remarks
 
 
-class Storage(Protocol):
-    """Reads ranges of files."""
-
-    def read(self, file: int, offset: int, length: int) -> bytes:
-        """Read a range of the file of this number."""
-        ...
-
-
 class Collected:
     """Collects the samples of a container: reads each, takes its header and its checksum."""
 
     def __init__(
         self, root: Path, names: Sequence[str], form: Format, label_offset: int,
-        *, seek_points: bool = False, storage: Storage | None = None, only_labelled: bool = False,
+        *, seek_points: bool = False, read: _Read | None = None, only_labelled: bool = False,
     ) -> None:  # fmt: skip
         self._root, self._names, self._format = root, names, form
         self._label_offset = label_offset
         self._seek_points, self._only_labelled = seek_points, only_labelled
         self._numbers = {name: i for i, name in enumerate(names)}
-        self._storage = storage or LocalStore(
-            root, names, [(root / name).stat().st_size for name in names]
+        self._read = (
+            read or LocalStore(root, names, [(root / name).stat().st_size for name in names]).read
         )
         self._builder = IndexBuilder()
         self._places: dict[str, _PlaceColumns] = {}
         self._records = array("q")  # number of each in its shard
-        self._folders = _Folders()
         self._ints = array("q")  # labels as found, until one is no int
         self._scalars: Distinct | None = None  # from then on: labels that are no vectors
         self.left_out = LeftOut()
+        self.classes: list[str] = []  # known once `columns` has made the columns
         self.least_label: int | None = None  # the smallest label that is an int, as it was found
         # Whether some samples are no byte ranges; then the column ``offset`` has the record numbers
         # of all, for the format's Reader.
@@ -194,16 +189,18 @@ class Collected:
         for name, ranges in self._places.items():
             ranges.add(*places.get(name, _ABSENT))
         self._records.append(number)
-        self._folders.add(label, record.key)
 
     def _value(
         self, name: str, place: Place, file: int, reader: Reader | None, number: int
     ) -> tuple[bytes, Facts | None]:
         """The bytes of a field, and the facts of an image."""
         if place.offset < 0:
-            data = self._by_reader(reader, number)
+            if reader is None:
+                raise IntegrityError(f"{self._root}: record {number} is no range of bytes")
+            self.by_library = True
+            data = reader.get(number)
         else:
-            data = self._storage.read(file, place.offset, place.length)
+            data = self._read(file, place.offset, place.length)
         if place.split:
             data = self._format.unsplit(data)
         facts = place.facts
@@ -212,12 +209,6 @@ class Collected:
             if place.facts is not None:
                 encodings.check_raw(facts, len(data))
         return data, facts
-
-    def _by_reader(self, reader: Reader | None, number: int) -> bytes:
-        if reader is None:
-            raise IntegrityError(f"{self._root}: record {number} is no range of bytes")
-        self.by_library = True
-        return reader.get(number)
 
     def _label(self, label: Any) -> int | np.ndarray | None:
         """What the index takes of a label for now: an int, a vector, or nothing."""
@@ -250,10 +241,6 @@ class Collected:
     def _place(self, number: int | None) -> str:
         return f"{self._root}" + ("" if number is None else f": record {number}")
 
-    def classes(self) -> list[str]:
-        """Names of int labels: the folders in the keys, if each label has a folder of its own."""
-        return self._folders.names() if self._scalars is None else self.names
-
     @property
     def names(self) -> list[str]:
         """Names of the classes, if labels are texts."""
@@ -269,6 +256,7 @@ class Collected:
         columns = self._builder.columns(places)
         if self._labels.values is not None and "label" in columns:
             columns["label"] = np.asarray(self._labels.values)
+        self.classes = name_by_folders(columns) if self._scalars is None else self.names
         if not self._builder.keys_differ:  # the position makes them so
             columns |= made.of_numbered_keys(columns["key_data"], columns["key_offsets"])
         return columns | (files or made.of_files(self._root, self._names))
@@ -290,35 +278,6 @@ def _plain(label: Any) -> Any:
     if isinstance(label, np.ndarray):
         return None if label.dtype.kind == "f" and np.isnan(label).any() else label
     return None if is_missing(label) else label
-
-
-class _Folders:
-    """Names of int labels while records come in: the folders in the keys, where they agree."""
-
-    def __init__(self) -> None:
-        self._names: dict[int, str] = {}  # of labels
-        self._agree = True
-
-    def add(self, label: Any, key: bytes) -> None:
-        """Take the label and the key of the next sample."""
-        if label is None or (isinstance(label, int) and label == NO_CLASS) or not self._agree:
-            return
-        folder = os.fsdecode(key).partition("/")
-        self._agree = (
-            isinstance(label, int)
-            and bool(folder[1])
-            and self._names.setdefault(label, folder[0]) == folder[0]
-        )
-
-    def names(self) -> list[str]:
-        """Name of each label; empty if not every label from 0 on has a folder of its own."""
-        names = self._names
-        is_complete = (
-            sorted(names)
-            == list(range(len(names)))
-            == sorted({name: label for label, name in names.items()}.values())
-        )  # no folder holds two labels
-        return [names[i] for i in sorted(names)] if self._agree and is_complete else []
 
 
 _ABSENT = (0, -1, 0, False)

@@ -11,16 +11,23 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import itertools
+import json
 import os
 import shlex
 import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from packio import __version__, registry
 from packio.errors import (
     CannotCreateError,
+    IntegrityError,
     NotAPackError,
+    OptionError,
+    PackioError,
     UnfinishedPackError,
 )
 from packio.formats import Format, Reading
@@ -29,15 +36,20 @@ from packio.images import native
 from packio.index import columns as made
 from packio.index import indexfile
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, PROGRESSIVE, Index
-from packio.packs import caches, restoring
-from packio.packs.collecting import Collected, index_metadata, remarks_of
+from packio.packs import caches
+from packio.packs.collecting import Collected, check_label, index_metadata, remarks_of
 from packio.packs.querying import selections
 from packio.packs.recognising import Container, added_later, files_of, find
+from packio.sample import labelling
+from packio.sample.recipe import Recipe
 from packio.system import isolation, locks
 from packio.system.files import cache_folder, check_folder_of
 
 # A container whose library hangs is given up after two minutes, and a second for each megabyte.
 _SECONDS, _SECONDS_A_BYTE = 120, 1e-6
+_OF_PACKING = ("plan", "recipe")  # metadata that an index made from files alone lacks
+
+Content = tuple[dict[str, np.ndarray], dict[str, Any]]  # columns and metadata of an index
 
 
 def cached(path: Path, reading: Reading) -> tuple[Path, Path]:
@@ -73,7 +85,7 @@ def reindex(path: Path, place: Path | None, reading: Reading, *, seek_points: bo
     with locks.changing(index):
         if place is None:
             _check_appended(path)
-        is_restored = _made_anew(path, container, reading, index, seek_points=seek_points)
+        is_restored = _write_anew(path, container, reading, index, seek_points=seek_points)
     if is_restored:
         with locks.changing(index):  # which is another file by now
             _change_seek_points(path, index, wanted=seek_points)
@@ -90,11 +102,11 @@ def _check_appended(path: Path) -> None:
         )
 
 
-def _made_anew(
+def _write_anew(
     path: Path, container: Container, reading: Reading, index: Path, *, seek_points: bool
 ) -> bool:
     """Write an index anew; return whether it was made of the old index."""
-    restored, loss = restoring.carry_over(index, container, reading)
+    restored, loss = carry_over(index, container, reading)
     if restored is not None:
         indexfile.write(index, *restored)
         return True
@@ -121,7 +133,7 @@ def make(
     The container is read in a process of its own if its library may crash.
     """
     if not registry.load("formats", container.format).caps.dies_of_damage:
-        indexfile.write(index, *_built(container, reading, seek_points=seek_points))
+        indexfile.write(index, *_build(container, reading, seek_points=seek_points))
         return
     size = sum(file.stat().st_size for _, file in files_of(container))
     isolation.run(
@@ -136,7 +148,7 @@ def make_here(path: str, index: str, reading: dict[str, Any], seek_points: bool)
     container = find(Path(path))
     if container is not None:
         indexfile.write(
-            Path(index), *_built(container, Reading(**reading), seek_points=seek_points)
+            Path(index), *_build(container, Reading(**reading), seek_points=seek_points)
         )
 
 
@@ -150,7 +162,7 @@ def _fingerprint(container: Container, reading: Reading) -> str:
     return digest.hexdigest()
 
 
-def _built(container: Container, reading: Reading, *, seek_points: bool) -> restoring.Content:
+def _build(container: Container, reading: Reading, *, seek_points: bool) -> Content:
     """Columns and metadata of an index."""
     form: Format = registry.load("formats", container.format)
     root = container.root
@@ -174,7 +186,7 @@ def _built(container: Container, reading: Reading, *, seek_points: bool) -> rest
     metadata = index_metadata(
         container.format, reading, list(zip(container.shards, counts, strict=True)),
         samples.left_out, samples.least_label, columns, fields=samples.fields,
-        access=container.format if samples.by_library else "range", classes=samples.classes(),
+        access=container.format if samples.by_library else "range", classes=samples.classes,
         identity=identity if any(each is not None for each in identity) else None,
         remarks=samples.remarks() or None,
     )  # fmt: skip
@@ -200,10 +212,130 @@ def _find_seek_points(path: Path, index: Path) -> list[bytes]:
     """The seek points of each sample; empty where its image needs none."""
     from packio.packs import opening
 
-    points = []
     with opening.open(path, index=index) as pack:
-        for position in range(len(pack)):
-            row = pack.row(position)
-            needs = row.encoding == "jpeg" and not row.flags & PROGRESSIVE
-            points.append(native.seek_points(pack.read(row)) if needs else b"")
-    return points
+        return [
+            native.seek_points(pack.read(row))
+            if row.encoding == "jpeg" and not row.flags & PROGRESSIVE else b""
+            for row in map(pack.row, range(len(pack)))
+        ]  # fmt: skip
+
+
+def carry_over(path: Path, container: Container, reading: Reading) -> tuple[Content | None, str]:
+    """The content of an old index, brought up to date."""
+    if not path.is_file():
+        return None, ""
+    try:
+        old = Index(path)
+        if not any(old.metadata.get(name) for name in _OF_PACKING):
+            return None, ""  # it was made from the container alone, too
+    except PackioError as error:
+        return None, f"{path}: nothing of the old index is kept: {error}"
+    why = f"{', '.join(reading.names())} was given"
+    if reading.names().keys() <= {"label"}:
+        try:
+            content = _update(old, container)
+        except IntegrityError as error:
+            content, why = None, f"the old index is damaged ({error})"
+        else:
+            why = "the files are not those that the old index describes"
+        if content is not None:
+            if reading.label is not None:
+                content = _relabel(content, reading.label, path)
+            return _shift_labels(content, reading.label_offset, path), ""
+    return None, (
+        f"{path}: {why}, so the new index has only what the container holds; class names, splits, "
+        "keys, metadata and the recipe of the old index may be missing"
+    )
+
+
+def _update(old: Index, container: Container) -> Content | None:
+    """Columns and metadata of an old index, if it describes the container as it is now."""
+    names = _new_names(old, container)
+    if names is None:
+        return None
+    table = {n: old.column(n).array() for n in old.column_names}
+    used = 1 + max(int(table[n].max(initial=0)) for n in table if n.endswith("/file"))
+    files = [names.get(name, name) for name, _, _ in old.files()]
+    kept = [i for i, name in enumerate(files) if i < used or (container.root / name).is_file()]
+    try:
+        found = made.of_files(container.root, [files[i] for i in kept])
+    except OSError:  # a file is missing
+        return None
+    if not np.array_equal(found["file_digest"][:used], table["file_digest"][:used]):
+        return None
+    form, metadata = registry.load("formats", container.format), dict(old.metadata)
+    shards = [{**s, "name": names.get(s["name"], s["name"])} for s in metadata["shards"]]
+    metadata |= {
+        "version": indexfile.VERSION,
+        "fields": old.fields,
+        "recipe": Recipe.of(metadata).as_json(),
+        "shards": shards,
+    }
+    if "identity" in metadata:
+        metadata["identity"] = [form.identity(container.root / s["name"]) for s in shards]
+    return table | found, metadata
+
+
+def _new_names(old: Index, container: Container) -> dict[str, str] | None:
+    """Old names of files → new ones, if a pack of one file was renamed; None if shards differ."""
+    shards = [str(shard["name"]) for shard in old.metadata["shards"]]
+    if old.metadata.get("format") != container.format:
+        return None
+    if sorted(shards) == sorted(container.shards):
+        return {}
+    if len(shards) != 1 or len(container.shards) != 1 or "." in (*shards, *container.shards):
+        return None
+    (before,), (now,) = shards, container.shards
+    stems = os.path.splitext(before)[0] + ".", os.path.splitext(now)[0] + "."
+    return {
+        name: now + name[len(before) :]
+        if name.startswith(before)
+        else stems[1] + name.removeprefix(stems[0])
+        for name, _, _ in old.files()
+        if name.startswith((before, stems[0]))
+    }
+
+
+def _relabel(content: Content, name: str, path: Path) -> Content:
+    """The content with labels that are a member of the metadata; "" takes none."""
+    table, metadata = content
+    table = {column: values for column, values in table.items() if column != "label"}
+    if metadata.get("classes") and "boxes/labels" in table:
+        raise OptionError(f"{path}: label_col={name!r}: its boxes have classes already")
+    data, starts = (table.get(f"meta_{part}", np.zeros(0, "u1")) for part in ("data", "offsets"))
+    texts = (data[a:b].tobytes() for a, b in itertools.pairwise(starts.tolist()))
+    found = labelling.labels_of_meta(
+        (json.loads(text) if text else {} for text in texts), name,
+        lambda i: f"{path}" if i is None else f"{path}: sample {i}",
+    )  # fmt: skip
+    if found.missing:
+        raise OptionError(
+            f"{next(iter(found.missing.values()))} ({len(found.missing)} in all); to leave these "
+            f"out: packio pack PACK OUT --label-col {shlex.quote(name)} --on-error skip"
+        )
+    if found.values is not None:
+        table["label"] = np.asarray(found.values)
+    metadata = {n: value for n, value in metadata.items() if n != "labels"}
+    options = {**metadata.get("options", {}), "label": name}
+    return table, {**metadata, "classes": [*found.classes], "options": options}
+
+
+def _shift_labels(content: Content, offset: int, path: Path) -> Content:
+    """The content with an offset added to the container's labels, if they are ints."""
+    table, metadata = content
+    label, before = table.get("label"), (metadata.get("labels") or {}).get("offset", 0)
+    if offset == before or label is None or label.ndim != 1:
+        return content
+    if metadata.get("classes"):
+        raise OptionError(
+            f"{path}: its labels have class names ({len(metadata['classes'])}), and label_offset "
+            "would give every label the name of another class; leave it out"
+        )
+    least = int(label.min()) - before
+    own = label - before  # as the container has them
+    for found in (least, int(own.max()), *np.sort(own[own >= 0])[:1].tolist()):
+        check_label(found, offset, path)
+    return (
+        {**table, "label": label + (offset - before)},
+        {**metadata, "labels": {"min": least, "offset": offset}},
+    )

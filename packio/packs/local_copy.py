@@ -58,10 +58,7 @@ class _PackFile(NamedTuple):
 def open_copy(pack: Pack, folder: str | os.PathLike[str], room: int | None = None) -> Pack:
     """Open a copy of a pack; make it if it is not there, or wait for the process that makes it.
 
-    Args:
-        folder: The folder of copies; ``~`` and variables such as ``$TMPDIR`` are replaced.
-        room: Bytes that may be kept: samples are then kept once they are read, up to this limit,
-            instead of a copy of the whole pack. None: a whole copy.
+    With a room, in bytes, samples are kept once they are read, instead of the whole pack.
     """
     home = _home(folder)
     if room is not None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
+import multiprocessing
 import os
 import shlex
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from packio.errors import (
     IntegrityError,
@@ -21,7 +21,7 @@ from packio.errors import (
 )
 from packio.formats import Format, Reading
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, UNFINISHED_SUFFIX, Index
-from packio.packs import braces, buckets, indexing, recognising
+from packio.packs import buckets, indexing, recognising
 from packio.storage import remote, stores, urls
 from packio.storage.local import FolderStore
 from packio.storage.store import Store
@@ -64,45 +64,35 @@ def is_selection(path: Path) -> bool:
     return selections.is_selection(path)
 
 
-def selection(
-    path: Path, pack: str | os.PathLike[str] | None = None, *, by_key: bool = False
-) -> tuple[Path, Path]:
+def selection(path: Path, pack: Path | None = None, *, by_key: bool = False) -> tuple[Path, Path]:
     """What `located` returns, of a selection; see `packio.packs.querying.selected`."""
     from packio.packs.querying import selected
 
     if not is_selection(path):
         raise OptionError(f"{path}: no selection; pack= and by_key= are of selections only")
-    return selected.located(path, None if pack is None else urls.absolute(pack), by_key=by_key)
+    return selected.located(path, pack, by_key=by_key)
 
 
-def asked(
-    path: str | os.PathLike[str], index: str | os.PathLike[str] | None, reading: Reading,
-    pack: str | os.PathLike[str] | None = None, by_key: bool = False,
-) -> tuple[Path, Path] | None:  # fmt: skip
-    """What `located` returns, if the user says where the index is or how to read; else None."""
+def locate_asked(
+    path: Path, index: Path | None, reading: Reading, pack: Path | None, by_key: bool
+) -> tuple[Path, Path] | None:
+    """What `located` returns, if the user says where the index is or how to read; else None.
+
+    Paths are absolute.
+    """
     if pack is not None or by_key:
-        return selection(urls.absolute(path), pack, by_key=by_key)
+        return selection(path, pack, by_key=by_key)
     if index is None:
-        return None if reading == _AS_IT_IS else located(urls.absolute(path), reading)
+        return None if reading == _AS_IT_IS else located(path, reading)
     if reading.names():
         raise OptionError(f"{path}: index= and {', '.join(reading.names())}= exclude each other")
-    return with_index(urls.absolute(path), urls.absolute(index))
-
-
-def asking_again(
-    path: str | os.PathLike[str], index: str | os.PathLike[str] | None, reading: Reading,
-    pack: str | os.PathLike[str] | None, by_key: bool,
-) -> Again:  # fmt: skip
-    """`asked` with these arguments, for a process whose current folder is another; pickles."""
-    beside, whole = (None if p is None else urls.absolute(p) for p in (index, pack))
-    return functools.partial(asked, urls.absolute(path), beside, reading, whole, by_key)
+    return with_index(path, index)
 
 
 def still_there(found: tuple[Path, Path] | None, again: Again | None) -> tuple[Path, Path] | None:
     """Where an index is that was located once; the user's cache may have been emptied since."""
-    if found is None or again is None or urls.of(found[0]) is not None or found[0].is_file():
-        return found
-    return again()
+    is_there = found is None or urls.of(found[0]) is not None or found[0].is_file()
+    return found if is_there or again is None else again()
 
 
 def _at_url(url: Url, reading: Reading) -> tuple[Path, Url]:
@@ -127,7 +117,7 @@ def _at_url(url: Url, reading: Reading) -> tuple[Path, Url]:
 def _is_something(url: Url) -> bool:
     """Whether there is an object or a folder at a URL, or at the first of several."""
     try:
-        first = urls.Url(braces.expanded(os.fspath(url))[0])
+        first = urls.Url(recognising.expand_braces(os.fspath(url))[0])
         return stores.facts(first) is not None or bool(stores.of_url(first).list(deep=False))
     except Exception:  # noqa: BLE001 (each service has errors of its own; it may be there)
         return True
@@ -153,7 +143,7 @@ def with_index(path: Path, index: Path) -> tuple[Path, Path]:
     if urls.name_of(url, url.name) not in names and not _has_braces(url):
         return found, url
     root = buckets.root_of(url)
-    given = [os.path.relpath(name, root) for name in braces.expanded(os.fspath(url))]
+    given = [os.path.relpath(name, root) for name in recognising.expand_braces(os.fspath(url))]
     _check_names(path, index, [urls.name_of(root, name) for name in given], names)
     return found, root
 
@@ -170,7 +160,7 @@ def _check_names(path: Path, index: Path, given: list[str], listed: list[str]) -
 
 
 def _has_braces(path: Path) -> bool:
-    return braces.expanded(os.fspath(path)) != [os.fspath(path)]
+    return recognising.expand_braces(os.fspath(path)) != [os.fspath(path)]
 
 
 def check_finished(path: Path) -> None:
@@ -187,7 +177,7 @@ def is_container(path: Path) -> bool:
     """Tell whether a container that others wrote is at a path: a file, or a marked folder."""
     try:
         if path.is_dir():
-            return recognising.is_marked(path)
+            return recognising.format_of_directory(path) is not None
         return path.is_file() and recognising.find(path) is not None
     except (OSError, ValueError):  # ValueError: NUL in the path
         return False
@@ -256,3 +246,33 @@ def check_identity(
         raise IntegrityError(
             f"{root}: changed since it was packed ({found}, the index says {expected}); pack again"
         )
+
+
+class FailedPack:
+    """Stands for a pack that cannot be opened in a worker: whoever uses it gets the error.
+
+    Raised while a worker starts, the error would end it, and torch would say "exited unexpectedly".
+    """
+
+    def __init__(self, error: PackioError) -> None:
+        self._error = error
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise self._error
+
+    def __len__(self) -> NoReturn:
+        raise self._error
+
+    def __getitem__(self, index: object) -> NoReturn:
+        raise self._error
+
+
+def open_pickled(open_pack: Callable[[Any], Any], path: Any) -> Any:
+    """Open a pack that was pickled; in a process that is just starting, errors wait."""
+    try:
+        return open_pack(path)
+    except PackioError as error:
+        # multiprocessing sets it while a process that it spawned unpickles what it was given.
+        if not getattr(multiprocessing.current_process(), "_inheriting", False):
+            raise
+        return FailedPack(error)

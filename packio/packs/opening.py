@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, overload
 from packio.errors import IntegrityError, OptionError, ReadError
 from packio.formats import Reading
 from packio.index.indexfile import SPLIT_RECORD, crc32c
-from packio.packs import locating, unpickle
+from packio.packs import locating
 from packio.packs.collecting import remarks_of
 from packio.packs.rows import Row
 from packio.packs.table import PackTable
@@ -87,10 +87,11 @@ def open_silently(
     by_key: bool = False, **reading: Any,
 ) -> Pack:  # fmt: skip
     """`open` for a caller that itself tells what the index leaves out, as packing does."""
-    asked = path, index, Reading(**reading), pack, by_key
-    return Pack(
-        path, access=access, located=locating.asked(*asked), again=locating.asking_again(*asked)
+    beside, whole = (None if p is None else urls.absolute(p) for p in (index, pack))
+    again = functools.partial(
+        locating.locate_asked, urls.absolute(path), beside, Reading(**reading), whole, by_key
     )
+    return Pack(path, access=access, located=again(), again=again)
 
 
 class Pack(PackTable, Sequence[Sample]):
@@ -121,26 +122,25 @@ class Pack(PackTable, Sequence[Sample]):
         super().__init__(urls.place(path), index)
         self.ram = kept
         self._files = locating.open_files(index, self.format, root, self._absolute)
-        self._files.check(self._is_read)
+        columns = [index.column(f"{name}/file") for name in index.fields]
+        self._files.check(lambda file: any(
+            (chunk == file).any() for column in columns for chunk in column.chunks()
+        ))  # fmt: skip
         locating.check_identity(index, self.format, self._shards, self._files)
         self.access: str = access or index.metadata.get("access", "range")
-        self._readers = self._own_readers(root)
+        self._readers = self._open_readers(root)
         self._numbers, self._names = self._tables[IMAGE].numbers, self._tables[IMAGE].names
         self._slots = {name: i * self._count for i, name in enumerate(self.fields)}
         self._others = [n for n in levels.others(self.fields) if n not in (IMAGE, MASK)]
         more = any(name in index for name in ("split", "boxes", "meta_data"))
         self._has_belongings = more or len(self.fields) > 1
 
-    def _is_read(self, file: int) -> bool:
-        """Whether any field of any sample lies in the file of this number."""
-        columns = (self.index_file.column(f"{name}/file") for name in self.index_file.fields)
-        return any((chunk == file).any() for column in columns for chunk in column.chunks())
-
-    def _own_readers(self, root: Path) -> list[Any]:
+    def _open_readers(self, root: Path) -> list[Any]:
         """A reader of the format's library for each shard; none if byte ranges are read."""
         metadata = self.index_file.metadata
-        name, recommended = metadata["format"], metadata.get("access", "range")
-        self._by_record = recommended != "range"  # then the column offset has record numbers
+        name = metadata["format"]
+        # Then the column offset has record numbers
+        self._by_record = metadata.get("access", "range") != "range"
         if self.access == "range" and not self._by_record:
             return []
         if not self._files.is_local or ("selection" in metadata and not self._by_record):
@@ -149,8 +149,7 @@ class Pack(PackTable, Sequence[Sample]):
             known = repr(name) if self._by_record else f"'range' and {name!r}"
             raise OptionError(f"access={self.access!r}: a {name} pack has {known}")
         options = metadata.get("options", {})
-        names = {name: options.get(name) for name in ("image", "layout", "database")}
-        reading = Reading(**names)
+        reading = Reading(**{n: options.get(n) for n in ("image", "layout", "database")})
         return [self.format.reader(root / name, reading) for name, _ in self._shards]
 
     def reopened(self, access: str) -> Pack:
@@ -168,7 +167,7 @@ class Pack(PackTable, Sequence[Sample]):
         )  # fmt: skip
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return unpickle.open_pickled, (self._made_again(), self._absolute)
+        return locating.open_pickled, (self._made_again(), self._absolute)
 
     def __repr__(self) -> str:
         name = self.index_file.metadata["format"]
@@ -342,13 +341,10 @@ class Pack(PackTable, Sequence[Sample]):
         return data
 
     def fetched(self, rows: Mapping[str, Sequence[Row]]) -> Pack:
-        """This pack, prepared to read some samples next.
+        """This pack, prepared to read values next: name of a field → their rows.
 
         From a URL their bytes are fetched at once. For files on a disk the system is told which
         ranges come next.
-
-        Args:
-            rows: Name of each field → rows of its values; see `rows`.
         """
         if not self.reads_ahead:
             return self
@@ -363,11 +359,7 @@ class Pack(PackTable, Sequence[Sample]):
         return pack
 
     def expect(self, rows: Mapping[str, Sequence[Row]]) -> None:
-        """Ask for the bytes of samples that will be read soon; see `looks_ahead`.
-
-        Args:
-            rows: As of `fetched`.
-        """
+        """Ask for the bytes of values that will be read soon; see `fetched`, `looks_ahead`."""
         if self._files.looks_ahead:
             self._files.expect(self._ranges(rows))
 

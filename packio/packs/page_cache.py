@@ -33,38 +33,25 @@ _CACHESTAT = 451  # the system call's number, on every architecture but Alpha
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Residency:
-    """How much of a file is in the page cache.
+    """How much of a file is in the page cache."""
 
-    Attributes:
-        path: Path of the file.
-        bytes: Size of the file.
-        before, after: Bytes in memory before and after `warm`; None if the kernel does not tell,
-            because it is older than Linux 6.5, or the file is another user's.
-    """
-
-    path: Path
-    bytes: int
+    path: Path  # path of the file
+    bytes: int  # size of the file
+    # Bytes in memory before and after `warm`; None if the kernel does not tell, because it is older
+    # than Linux 6.5, or the file is another user's
     before: int | None
     after: int | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WarmReport:
-    """What `warm` found and did.
+    """What `warm` found and did."""
 
-    Attributes:
-        path: Path of the pack.
-        files: The index, and all files that hold samples.
-        available: Bytes of memory that were available for files.
-        read: Bytes read.
-        seconds: Duration.
-    """
-
-    path: Path
-    files: tuple[Residency, ...]
-    available: int
-    read: int
-    seconds: float
+    path: Path  # path of the pack
+    files: tuple[Residency, ...]  # the index, and all files that hold samples
+    available: int  # bytes of memory that were available for files
+    read: int  # bytes read
+    seconds: float  # duration
 
     @property
     def bytes(self) -> int:
@@ -123,11 +110,11 @@ def warm(
         after = before if check else [_of_file(file) for file in files]
     except OSError as error:
         raise ReadError(f"{error.filename or path}: {error.strerror}") from error
-    found = (
+    found = tuple(
         Residency(file, size, was, now)
         for file, (size, was), (_, now) in zip(files, before, after, strict=True)
     )
-    return WarmReport(pack.path, tuple(found), available, read, time.monotonic() - began)
+    return WarmReport(pack.path, found, available, read, time.monotonic() - began)
 
 
 def _files(pack: Pack) -> list[Path]:
@@ -173,7 +160,7 @@ def _read(files: list[Path], room: int, progress: Callable[[int, int], None]) ->
     pieces = list(_pieces(files, room))
     total, done, read = sum(length for _, _, length in pieces), 0, 0
     with ThreadPool(_THREADS, "packio-warm") as pool:
-        for (_, _, length), count in zip(pieces, pool.map(_bring, pieces), strict=True):
+        for (_, _, length), count in zip(pieces, pool.map(_read_piece, pieces), strict=True):
             done, read = done + length, read + count
             progress(done, total)
     return read
@@ -187,7 +174,7 @@ def _pieces(files: list[Path], room: int) -> Iterator[tuple[Path, int, int]]:
         room -= min(size, room)
 
 
-def _bring(piece: tuple[Path, int, int]) -> int:
+def _read_piece(piece: tuple[Path, int, int]) -> int:
     """Read a piece unless it is in memory; return the number of bytes read."""
     path, start, length = piece
     with path.open("rb", buffering=0) as file:

@@ -19,20 +19,10 @@ _CHUNK = 16  # images of one task
 
 
 def measure(
-    pack: Pack,
-    images: int | None = SAMPLE,
-    *,
-    seed: int = 0,
+    pack: Pack, images: int | None = SAMPLE, *, seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
-) -> dict[str, Any]:
-    """Measure the channels of a pack's images, decoded as RGB.
-
-    Args:
-        pack: The pack.
-        images: Number of images to measure, drawn at random; None: all.
-        seed: Seed of the draw.
-        progress: Callback that receives the number of images done, and the number to do.
-    """
+) -> dict[str, Any]:  # fmt: skip
+    """Measure the channels of so many of a pack's images, drawn at random (None: all), as RGB."""
     if not len(pack) or (images is not None and images < 1):
         raise OptionError(f"{images} of {len(pack)} images: expected at least one to look at")
     chosen = np.arange(len(pack))
@@ -59,7 +49,7 @@ def measure(
     }
 
 
-def joined(packs: Sequence[Pack]) -> dict[str, Any] | None:
+def join_statistics(packs: Sequence[Pack]) -> dict[str, Any] | None:
     """Join the statistics that packs carry; None if one of them has none.
 
     Each pack counts by the pixels of its images that were measured: exactly if all of them were,

@@ -48,10 +48,7 @@ class Windows(NamedTuple):
 def windows(crop: Geometry | None, height: int, width: int, u: np.ndarray) -> Windows | None:
     """Boxes that a geometry cuts from images of one size; None if the geometry resizes.
 
-    Args:
-        crop: None takes the whole image.
-        height, width: Of the images, pixels.
-        u: (N, draws) random numbers in [0, 1).
+    Without a crop they are the whole images. ``u`` is (N, draws) random numbers in [0, 1).
     """
     if crop is None:
         zeros = np.zeros(len(u), np.int64)
@@ -89,29 +86,28 @@ def find(
 
     None as well if the files cannot be mapped: reading them then raises the reason.
     """
-    if not len(index) or _name(index.column("image/encoding").item(0)) not in encodings.RAW:
+    if not len(index):
+        return None
+    name = encodings.NAMES.get(index.column("image/encoding").item(0), "unknown")
+    if name not in encodings.RAW:
         return None
     columns = [index.column(f"image/{name}").array() for name in _ALIKE]
     if any((column != column[0]).any() for column in columns):
         return None
-    encoding, height, width, channels, dtype, length, *rest = (int(c[0]) for c in columns)
+    _, height, width, channels, dtype, length, *rest = (int(c[0]) for c in columns)
     file, offset = (index.column(f"image/{name}").array() for name in ("file", "offset"))
     sizes = index.column("file_bytes").array()
     if rest != [1, 0] or dtype >= len(encodings.DTYPES) or int(file.max()) >= len(sizes):
         return None
     if (offset < 0).any() or (offset > sizes[file] - length).any():
         return None
-    facts = encodings.raw_facts(height, width, channels, encodings.DTYPES[dtype], _name(encoding))
+    facts = encodings.raw_facts(height, width, channels, encodings.DTYPES[dtype], name)
     try:
         encodings.check_raw(facts, length)
         mapped = MappedFiles([files.path(i) for i in range(len(sizes))], sizes.tolist())
     except (DecodeError, OSError):
         return None
     return RawRows(index, files, facts, mapped, Checks(index, counts, length), key)
-
-
-def _name(code: int) -> str:
-    return encodings.NAMES.get(code, "unknown")
 
 
 class RawRows:
@@ -125,6 +121,7 @@ class RawRows:
         checks: Checks, key: Callable[[int], str],
     ) -> None:  # fmt: skip
         self.facts = facts
+        self.dtype: torch.dtype = getattr(torch, facts.dtype)
         self._index, self._files, self._checks, self._key = index, files, checks, key
         self._mapped, self._bytes = mapped, torch.from_numpy(mapped.bytes)
         for length in mapped.lengths:
@@ -145,20 +142,11 @@ class RawRows:
         self._row_bytes = math.prod(self._shape)
         self._rows = _windows(self._bytes, self._row_bytes)
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the pixels."""
-        dtype: torch.dtype = getattr(torch, self.facts.dtype)
-        return dtype
-
     def check(self, positions: np.ndarray) -> dict[int, Exception]:
         """Compare checksums, where that has not been done since a file was written to.
 
         Call it before samples are read, and again afterwards: meanwhile a file may have changed.
         Returns an IntegrityError for each damaged sample, by its slot in ``positions``.
-
-        Args:
-            positions: (N,) samples, 0..len-1.
         """
         lengths = self._mapped.lengths
         if len(lengths) == 1:
@@ -207,13 +195,10 @@ class RawRows:
         self, positions: np.ndarray, boxes: Windows, out: torch.Tensor, *,
         hflip: np.ndarray | None, vflip: np.ndarray | None,
     ) -> None:  # fmt: skip
-        """Cut one box out of each of some samples.
+        """Cut one box, of `windows`, out of each of some samples, which `check` has checked.
 
-        Args:
-            positions: (N,) samples, 0..len-1; `check` has checked them.
-            boxes: N boxes from `windows`.
-            out: (N, C, height, width) of `dtype`, contiguous; every value is written.
-            hflip, vflip: (N,) bool: which results to mirror left-right, top-bottom; None: none.
+        ``out`` is (N, C, height, width) of `dtype`, contiguous; every value is written. ``hflip``
+        and ``vflip`` are (N,) bool: which results to mirror left-right, top-bottom; None: none.
         """
         words, as_is = out.view(self._words), self._planes and not self._swapped
         if as_is and boxes.whole and hflip is None and vflip is None:
@@ -281,15 +266,10 @@ def _copy_lines(
     source: torch.Tensor, start: np.ndarray, line: int, plane: int, vflip: np.ndarray | None,
     out: torch.Tensor,
 ) -> None:  # fmt: skip
-    """Copy boxes line by line.
+    """Copy boxes line by line into (N, planes, height, bytes of a line) uint8, contiguous.
 
-    Args:
-        source: Bytes.
-        start: (N,) where each box begins.
-        line: Bytes from one line to the next.
-        plane: Bytes from one plane to the next.
-        vflip: (N,) bool: the last line first; None: nowhere.
-        out: (N, planes, height, bytes of a line) uint8, contiguous.
+    Each box begins at ``start`` (N,); ``line`` and ``plane`` are bytes from one to the next. Where
+    ``vflip`` (N,) is true, the last line comes first.
     """
     _, planes, height, size = out.shape
     within = np.arange(planes)[:, None] * plane + np.arange(height) * line

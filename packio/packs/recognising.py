@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import glob
 import itertools
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -19,7 +20,6 @@ from packio import registry
 from packio.errors import NotAPackError, OptionError
 from packio.formats import Format, is_added_shard
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX
-from packio.packs import braces
 from packio.sample.fields import KINDS
 from packio.system.files import is_hidden
 
@@ -27,6 +27,9 @@ _HEAD = 512  # bytes of a file that tell its format
 # Names of shards without a suffix, as TensorFlow's: train-00000-of-00004.
 _NUMBERED = re.compile(r"-\d+-of-\d+$")
 _MOST_INNER = 16, 1000  # folders in a folder, and names in each, that tell its format
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_SPAN = re.compile(r"([0-9]{1,18})\.\.([0-9]{1,18})")
+_MOST = 100_000  # paths of one pattern
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,20 +44,20 @@ class Container:
 def find(path: Path) -> Container | None:
     """Recognise a container by its first bytes, or by its name; None if it is none.
 
-    Several may be named by braces (`packio.packs.braces`): they are the shards of one.
+    Several may be named by braces (`expand_braces`): they are the shards of one.
     """
     if path.is_dir():
         return _find_directory(path)
-    each = [os.fspath(path)] if os.path.lexists(path) else braces.expanded(os.fspath(path))
+    each = [os.fspath(path)] if os.path.lexists(path) else expand_braces(os.fspath(path))
     if each != [os.fspath(path)]:
         return _find_several(path, [Path(one) for one in each])
     name = _format_of_file(path)
     return None if name is None else Container(name, path.parent, (path.name,))
 
 
-def is_marked(path: Path) -> bool:
-    """Tell whether a folder is one container by itself, and not just holds containers."""
-    return _recognised(_names_in(path), "", is_directory=True) is not None
+def format_of_directory(path: Path) -> str | None:
+    """Format of a folder that is one container by itself, and does not just hold containers."""
+    return _recognise(_names_in(path), "", is_directory=True)
 
 
 def _find_several(pattern: Path, paths: Sequence[Path]) -> Container:
@@ -82,14 +85,14 @@ def _find_several(pattern: Path, paths: Sequence[Path]) -> Container:
 
 def _find_directory(path: Path) -> Container | None:
     head = _names_in(path)
-    if name := _recognised(head, "", is_directory=True):
+    if name := _recognise(head, "", is_directory=True):
         return Container(name, path, (".",))
     if shards := _shards_in(path, head):
         advice = f"name a file, or several as {path}/{{a,b}}.tar"
         form, names = of_one_format(shards, f"{path}/", advice)
         return Container(form, path, tuple(names))
-    name = _recognised(head + _names_within(path, head), "", is_directory=True)
-    name = name or _recognised(head, path.name, is_directory=True)
+    name = _recognise(head + _names_within(path, head), "", is_directory=True)
+    name = name or _recognise(head, path.name, is_directory=True)
     return None if name is None else Container(name, path, (".",))
 
 
@@ -156,15 +159,15 @@ def _format_of_file(path: Path) -> str | None:
 
 def format_of(head: bytes, name: str) -> str | None:
     """Name of the format of a file, by its first 512 bytes and its name; None if none knows it."""
-    return _recognised(head, "") or _recognised(head, name, is_directory=False)
+    return _recognise(head, "") or _recognise(head, name, is_directory=False)
 
 
 def format_by_name(name: str) -> str | None:
     """Name of the format of a file in a folder, by its name alone; None if none knows it."""
-    return _recognised(b"", name, is_directory=False)
+    return _recognise(b"", name, is_directory=False)
 
 
-def _recognised(head: bytes, name: str, *, is_directory: bool | None = None) -> str | None:
+def _recognise(head: bytes, name: str, *, is_directory: bool | None = None) -> str | None:
     """The first format, of files or directories or both, that says a container is its own."""
     for known, form in registry.load_all("formats").items():
         if is_directory in (None, form.caps.is_directory) and form.recognise(head, name):
@@ -203,3 +206,27 @@ def added_later(container: Container) -> list[str]:
             folder = os.path.dirname(shard)
             found += [os.path.join(folder, n) for n in beside if is_added_shard(n, {top.name})]
     return sorted(found)
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """Expand braces, ``{000..127}`` or ``{train,extra}``: the texts in a shell's order, each once.
+
+    Nested braces, and braces without a choice, stay.
+    """
+    texts = _BRACES.split(pattern)  # outside, inside, outside, …
+    choices = [_choices(text) if i % 2 else [text] for i, text in enumerate(texts)]
+    if math.prod(map(len, choices)) > _MOST:
+        raise OptionError(f"{pattern}: its braces name more than {_MOST:,} files")
+    return list(dict.fromkeys(map("".join, itertools.product(*choices))))
+
+
+def _choices(inside: str) -> Sequence[str]:
+    span = _SPAN.fullmatch(inside)
+    if span is None:
+        return inside.split(",") if "," in inside else [f"{{{inside}}}"]
+    first, last = int(span[1]), int(span[2])
+    padded = any(len(end) > 1 and end.startswith("0") for end in span.groups())
+    width = max(map(len, span.groups())) if padded else 1
+    step = 1 if first <= last else -1
+    numbers = range(first, last + step, step)[: _MOST + 1]  # to be refused, if it is cut short
+    return [f"{number:0{width}d}" for number in numbers]

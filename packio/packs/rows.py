@@ -41,9 +41,7 @@ _new_row = functools.partial(tuple.__new__, Row)  # of an iterable: a third of t
 class RowList(list[Row]):
     """What the index says of some values: a row for each, and the numbers of all in columns.
 
-    Args:
-        rows: The rows.
-        columns: Name → (N,) integers of the rows, as far as they are at hand.
+    Columns, (N,) integers by name, are given as far as they are at hand.
     """
 
     def __init__(

@@ -48,8 +48,15 @@ class PackTable:
         self.path: Path = path
         self.index_file: Index = index
         self.format: Format = _format(index)
-        self._shards = _shards(index)
         self._count = len(index)
+        shards = [(s["name"], s["samples"]) for s in index.metadata.get("shards", [])]
+        if sum(count for _, count in shards) != self._count:
+            raise NotAPackError(
+                f"{index.path}: its shards do not have the {self._count} samples it has"
+            )
+        firsts = itertools.accumulate((count for _, count in shards), initial=0)
+        # Names, relative to the index, and the position of the first sample of each
+        self._shards = list(zip((name for name, _ in shards), firsts, strict=False))
         whole = {"found": self._count, "packed": self._count, "skipped": 0}
         index.metadata["counts"] = whole | index.metadata.get("counts", {})
         self._keys = KeyBytes(index)
@@ -107,9 +114,7 @@ class PackTable:
     def bring(self, name: str, positions: np.ndarray) -> None:
         """Have what the index says of some samples come at once, if the index is far away.
 
-        Args:
-            name: "key", "meta", "seek" (seek points) or "box".
-            positions: (N,) of the samples, 0..len-1.
+        The name is "key", "meta", "seek" (seek points) or "box"; positions are 0..len-1.
         """
         self.index_file.bring_ragged(f"{name}_offsets", positions)
 
@@ -148,9 +153,7 @@ class PackTable:
         """The metadata of a sample as packed, a JSON object in UTF-8; None if there is none."""
         if "meta_data" not in self.index_file:
             return None
-        position = self._position(index)
-        start, stop = self.index_file.column("meta_offsets").span(position, position + 2).tolist()
-        return self.index_file.column("meta_data").span(start, stop).tobytes() or None
+        return self._ragged("meta_data", "meta_offsets", index).tobytes() or None
 
     def seek_points(self, index: int) -> bytes:
         """Where the decoding of a sample's JPEG may begin; empty if the index does not say.
@@ -159,19 +162,16 @@ class PackTable:
         """
         if "seek_data" not in self.index_file:
             return b""
+        return self._ragged("seek_data", "seek_offsets", index).tobytes()
+
+    def _ragged(self, name: str, offsets: str, index: int) -> np.ndarray:
+        """The values of a sample in a column that has different numbers of them."""
         position = self._position(index)
-        start, stop = self.index_file.column("seek_offsets").span(position, position + 2).tolist()
-        return self.index_file.column("seek_data").span(start, stop).tobytes()
+        start, stop = self.index_file.column(offsets).span(position, position + 2).tolist()
+        return self.index_file.column(name).span(start, stop)
 
     def seek_points_of(self, positions: np.ndarray) -> list[bytes]:
-        """`seek_points` of many samples: 0.4 µs each, not 1.3.
-
-        Args:
-            positions: (N,) of the samples, 0..len-1.
-
-        Raises:
-            IntegrityError: the index is damaged there.
-        """
+        """`seek_points` of samples at positions, 0..len-1: 0.4 µs each, not 1.3."""
         if "seek_data" not in self.index_file:
             return [b""] * len(positions)
         offsets, data = self.index_file.column("seek_offsets"), self.index_file.column("seek_data")
@@ -191,23 +191,18 @@ class PackTable:
 
     def more_of_boxes(self, index: int) -> dict[str, np.ndarray]:
         """Columns of a sample's boxes beside their labels: name → (k,) int64 or float32."""
-        if not self._box_columns:
-            return {}
-        position = self._position(index)
-        start, stop = self.index_file.column("box_offsets").span(position, position + 2).tolist()
-        column = self.index_file.column
-        return {n: column(f"boxes/{n}").span(start, stop).copy() for n in self._box_columns}
+        return {
+            n: self._ragged(f"boxes/{n}", "box_offsets", index).copy() for n in self._box_columns
+        }
 
     def boxes(self, index: int) -> tuple[np.ndarray | None, np.ndarray | None]:
         """Boxes (k, 4) float32 XYXY in pixels and their labels (k,) int64; None if absent."""
         if "boxes" not in self.index_file:
             return None, None
-        position = self._position(index)
-        start, stop = self.index_file.column("box_offsets").span(position, position + 2).tolist()
-        boxes = self.index_file.column("boxes").span(start, stop).copy()
+        boxes = self._ragged("boxes", "box_offsets", index).copy()
         if "boxes/labels" not in self.index_file:
             return boxes, None
-        return boxes, self.index_file.column("boxes/labels").span(start, stop).copy()
+        return boxes, self._ragged("boxes/labels", "box_offsets", index).copy()
 
     def key(self, index: int) -> str:
         """Key of a sample; bytes that are not UTF-8 are surrogate-escaped."""
@@ -310,16 +305,15 @@ class Naming(Decoding):
         """Raise the error with the name of the sample, if it is about the sample's bytes."""
         try:
             super().tell(error)
-            if not isinstance(error, DecodeError):
-                return
-            found = error
         except DecodeError as other:
-            found = other
+            error = other
+        if not isinstance(error, DecodeError):
+            return
         part = "sample" if self._name == IMAGE else f"{self._name} of sample"
         number = self._row.position
         where = f"{self._table.path}, {part} {number} ({self._table.key(number)!r})"
-        made = type(found) if type(found) in (LimitError, ModeError) else DecodeError
-        raise made(f"{where}: {found}") from (found.__cause__ or found)
+        kind = type(error) if type(error) in (LimitError, ModeError) else DecodeError
+        raise kind(f"{where}: {error}") from (error.__cause__ or error)
 
 
 def _format(index: Index) -> Format:
@@ -329,12 +323,3 @@ def _format(index: Index) -> Format:
     except OptionError as error:
         raise NotAPackError(f"{index.path}: format {name!r} is unknown to this packio") from error
     return container
-
-
-def _shards(index: Index) -> list[tuple[str, int]]:
-    """Names of the shards, relative to the index, and the position of the first sample of each."""
-    shards = [(s["name"], s["samples"]) for s in index.metadata.get("shards", [])]
-    if sum(count for _, count in shards) != len(index):
-        raise NotAPackError(f"{index.path}: its shards do not have the {len(index)} samples it has")
-    firsts = itertools.accumulate((count for _, count in shards), initial=0)
-    return list(zip((name for name, _ in shards), firsts, strict=False))

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packio.errors import DecodeError, OptionError, ReadError, SourceError
-from packio.packs import braces
+from packio.packs import recognising
 from packio.sample.labelling import Distinct, Labels, labels
 from packio.sample.record import IMAGE, MASK, Field, Record
 from packio.sources import Context, FieldOrigins, Listing, Source, _values
@@ -123,7 +123,7 @@ def _in_folder(folder: Path) -> list[Path]:
 
 def _at_url(url: Url) -> list[Path]:
     """The files of a source at a URL: one, several by braces, or those in a folder, sorted."""
-    names = braces.expanded(os.fspath(url))
+    names = recognising.expand_braces(os.fspath(url))
     if url.suffix.lower() == _PARQUET or names != [os.fspath(url)]:
         return [Url(name) for name in names]
     with urls.errors_as(ReadError, url):

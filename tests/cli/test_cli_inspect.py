@@ -23,7 +23,7 @@ import packio
 from packio.cli import _output, ls
 from packio.index import indexfile
 from packio.index.columns import ragged
-from packio.inspecting import listing
+from packio.inspecting import info
 
 NAMES = {
     "newline": b"new\nline.png",
@@ -235,7 +235,7 @@ def test_ls_lists_a_long_pack_in_little_memory(long_pack: pathlib.Path) -> None:
     with packio.open(long_pack) as pack:
         tracemalloc.start()
         try:
-            count = sum(1 for _ in ls._aligned(pack, listing.list_samples(pack)))
+            count = sum(1 for _ in ls._aligned(pack, info.list_samples(pack)))
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()

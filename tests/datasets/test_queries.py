@@ -352,7 +352,7 @@ def test_a_relation_of_duckdb_chooses(pack: pathlib.Path, exported: str) -> None
 def test_many_keys_are_found_in_one_pass(
     pack: pathlib.Path, sharded: pathlib.Path, exported: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packio.packs.querying.keys._FEW", 2)
+    monkeypatch.setattr("packio.packs.querying.selections._FEW", 2)
     monkeypatch.setattr("packio.index.indexfile._KEYS", 7)
     table = pq.read_table(exported).select(["key"]).take(pa.array([39, 0, 13, 6, 7]))
     for one in (pack, sharded):

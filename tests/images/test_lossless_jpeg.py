@@ -17,7 +17,7 @@ from packio import registry
 from packio.errors import MissingPackageError
 from packio.images.decoders import load
 from packio.images.encodings import read_facts
-from packio.inspecting.gallery.entries import make_thumbnail
+from packio.inspecting.gallery import make_thumbnail
 
 HEIGHT, WIDTH = 360, 480
 

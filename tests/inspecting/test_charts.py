@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packio.inspecting.pages import charts
+from packio.inspecting import pages
 
 WHOLE = st.lists(st.integers(1, 100_000), min_size=1, max_size=60)
 
@@ -20,7 +20,7 @@ def exactly(value: float) -> str:
 
 @given(WHOLE)
 def test_each_bar_counts_the_values_that_it_names(values: list[int]) -> None:
-    chart = charts.make_histogram("", "", np.array(values), exactly)
+    chart = pages.make_histogram("", "", np.array(values), exactly)
     end = 0.0
     for bar in chart.bars:
         found = re.fullmatch(r"([\d.e+]+)(?: to ([\d.e+]+))?", bar.name)
@@ -34,7 +34,7 @@ def test_each_bar_counts_the_values_that_it_names(values: list[int]) -> None:
 
 @given(WHOLE)
 def test_bars_are_as_high_as_their_counts(values: list[int]) -> None:
-    bars = charts.make_histogram("", "", np.array(values), exactly).bars
+    bars = pages.make_histogram("", "", np.array(values), exactly).bars
     most = max(int(bar.text) for bar in bars)
     assert len(bars) <= 48
     for bar in bars:
@@ -43,7 +43,7 @@ def test_bars_are_as_high_as_their_counts(values: list[int]) -> None:
 
 @given(WHOLE)
 def test_an_axis_has_whole_numbers_in_order(values: list[int]) -> None:
-    ticks = charts.make_histogram("", "", np.array(values), exactly).ticks
+    ticks = pages.make_histogram("", "", np.array(values), exactly).ticks
     numbers = [float(tick) for tick in ticks]
     assert len(numbers) == 5
     assert numbers == sorted(set(numbers))
@@ -51,16 +51,16 @@ def test_an_axis_has_whole_numbers_in_order(values: list[int]) -> None:
 
 
 def test_an_axis_of_values_far_apart_is_logarithmic_and_says_so() -> None:
-    chart = charts.make_histogram("", "pixels", np.array([10, 100, 1000]), exactly)
+    chart = pages.make_histogram("", "pixels", np.array([10, 100, 1000]), exactly)
     assert chart.label == "pixels, a logarithmic axis"
     assert chart.ticks == ["10", "32", "100", "320", "1000"]
     full = [i / len(chart.bars) for i, bar in enumerate(chart.bars) if bar.length]
     assert full == pytest.approx([0, 0.5, 0.975], abs=0.07)
-    assert charts.make_histogram("", "pixels", np.array([90, 100]), exactly).label == "pixels"
+    assert pages.make_histogram("", "pixels", np.array([90, 100]), exactly).label == "pixels"
 
 
 def test_ratios_are_as_far_from_square_on_both_sides() -> None:
-    chart = charts.make_histogram("", "", np.array([0.5, 1.0, 4.0]), exactly, are_ratios=True)
+    chart = pages.make_histogram("", "", np.array([0.5, 1.0, 4.0]), exactly, are_ratios=True)
     assert [float(tick) for tick in chart.ticks] == pytest.approx([1 / 4, 1 / 2, 1, 2, 4])
     full = [i for i, bar in enumerate(chart.bars) if bar.length]
     middle = len(chart.bars) // 2
@@ -70,6 +70,6 @@ def test_ratios_are_as_far_from_square_on_both_sides() -> None:
 
 @pytest.mark.parametrize("value", [1, 5, 500, 2**40])
 def test_values_that_are_all_alike_have_a_chart(value: int) -> None:
-    chart = charts.make_histogram("", "", np.array([value] * 3), exactly)
+    chart = pages.make_histogram("", "", np.array([value] * 3), exactly)
     assert chart.summary == f"all {value}"
     assert [bar.text for bar in chart.bars if bar.length] == ["3"]

@@ -91,7 +91,7 @@ def test_small_batches_make_the_same_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr("packio.inspecting.exporting._ROWS", 7)
-    monkeypatch.setattr("packio.packs.querying.metadata._CHUNK", 3)
+    monkeypatch.setattr("packio.packs.querying.columns._CHUNK", 3)
     packio.export(pack, tmp_path / "x.parquet")
     file = pq.ParquetFile(tmp_path / "x.parquet")
     assert file.num_row_groups == math.ceil(queried.COUNT / 7)

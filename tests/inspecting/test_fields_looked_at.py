@@ -18,8 +18,7 @@ from typer.testing import CliRunner
 
 import packio
 from packio import cli
-from packio.inspecting.gallery import write_contact_sheet
-from packio.inspecting.gallery.entries import make_thumbnail
+from packio.inspecting.gallery import make_thumbnail, write_contact_sheet
 from packio.inspecting.info import describe
 from packio.inspecting.verifying import verify
 from packio.sample.facts import Facts

@@ -234,7 +234,7 @@ def test_errors_of_the_sockets_of_clients_are_not_told(
             try:
                 raise error
             except type(error):
-                gallery._server.handle_error(None, ("127.0.0.1", 1))
+                gallery.server.handle_error(None, ("127.0.0.1", 1))
             said = capsys.readouterr().err
             assert ("ZeroDivisionError" in said) == (said != "") == (not isinstance(error, OSError))
 

@@ -21,7 +21,6 @@ from PIL import Image
 
 import packio
 from packio.errors import OptionError, OutputError, OutputExistsError
-from packio.inspecting.replaying import sheet
 
 COUNT, BATCH, SIDE = 22, 6, 64
 HOSTILE = b"x/</script><script>document.title='pwned'</script>.png"
@@ -131,7 +130,8 @@ def test_no_page_replaces_what_is_no_page(loader: packio.Loader, tmp_path: pathl
 def test_a_page_without_a_folder_is_refused_before_images_are_made(
     loader: packio.Loader, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sheet, "make_pixels_thumbnail", lambda *_: pytest.fail("made an image"))
+    maker = "packio.inspecting.replaying.replayed.make_pixels_thumbnail"
+    monkeypatch.setattr(maker, lambda *_: pytest.fail("made an image"))
     with pytest.raises(OutputError, match="does not exist; make it first: mkdir -p"):
         packio.replay(loader, 0, epoch=0).write_page(tmp_path / "none" / "a.html")
 

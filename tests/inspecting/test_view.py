@@ -24,8 +24,7 @@ from PIL import Image, ImageOps
 import packio
 from packio.errors import OptionError, OutputError, OutputExistsError
 from packio.images.encodings import read_facts
-from packio.inspecting.gallery import write_contact_sheet
-from packio.inspecting.gallery.entries import make_thumbnail
+from packio.inspecting.gallery import make_thumbnail, write_contact_sheet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ import packio
 from packio import registry
 from packio.errors import NotAPackError, OptionError
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX
-from packio.packs import braces
+from packio.packs import recognising
 
 FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
 
@@ -27,12 +27,12 @@ FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).c
 )  # fmt: skip
 def test_they_are_expanded_as_in_a_shell(pattern: str) -> None:
     if pattern == "{a..c}":  # of letters, only a shell makes spans
-        assert braces.expanded(pattern) == [pattern]
+        assert recognising.expand_braces(pattern) == [pattern]
         return
     done = subprocess.run(
         ["bash", "-c", f"echo {pattern}"], capture_output=True, text=True, check=True
     )
-    assert braces.expanded(pattern) == done.stdout.split()
+    assert recognising.expand_braces(pattern) == done.stdout.split()
 
 
 def _bare(root: pathlib.Path, suffix: str) -> list[packio.Pack]:
@@ -51,7 +51,7 @@ def _bare(root: pathlib.Path, suffix: str) -> list[packio.Pack]:
 @pytest.mark.parametrize("pattern", ["x-{0..999999999999}.tar", "{0..999}/{0..999}.tar"])
 def test_more_than_anybody_means_are_refused(pattern: str) -> None:
     with pytest.raises(OptionError, match="more than 100,000 files"):
-        braces.expanded(pattern)
+        recognising.expand_braces(pattern)
 
 
 def test_braces_may_name_one_container(tmp_path: pathlib.Path) -> None:

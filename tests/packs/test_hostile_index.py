@@ -22,8 +22,7 @@ from packio import cli
 from packio.errors import IntegrityError, NotAPackError, PackioError
 from packio.index import indexfile
 from packio.index.indexfile import Index
-from packio.inspecting.info import describe
-from packio.inspecting.listing import list_samples
+from packio.inspecting.info import describe, list_samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable

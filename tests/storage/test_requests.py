@@ -18,7 +18,7 @@ import pytest
 
 import packio
 from packio.errors import IntegrityError, ReadError
-from packio.packs import braces
+from packio.packs import recognising
 from packio.storage import stores, urls
 from packio.storage.fsspec_store import FsspecStore
 from packio.storage.http_store import HttpStore
@@ -314,11 +314,11 @@ def test_containers_of_others_may_have_any_names(
     name: str, web: RangeServer, tmp_path: pathlib.Path, image_folder: pathlib.Path
 ) -> None:
     packio.pack(image_folder, tmp_path / "x.tar")
-    for one in braces.expanded(name):
+    for one in recognising.expand_braces(name):
         shutil.copy(tmp_path / "x.tar", web.folder / one)
     url = f"{web.url}/{quote(name, safe='{,}')}"
     packio.reindex(url, index=tmp_path / "x.packio")
     with packio.open(url, index=tmp_path / "x.packio") as pack:
         images = sorted(p.read_bytes() for p in image_folder.rglob("*.*"))
         assert sorted(sample.data for sample in pack) == sorted(images * (len(pack) // 25))
-        assert len(pack) == 25 * len(braces.expanded(name))
+        assert len(pack) == 25 * len(recognising.expand_braces(name))

@@ -14,7 +14,7 @@ import numpy as np
 from packio.errors import DecodeError, IntegrityError
 from packio.images import perceptual
 from packio.images.decoders import Decoder
-from packio.inspecting.gallery.entries import class_name, make_entry
+from packio.inspecting.gallery import class_name, make_entry
 from packio.inspecting.pages import check_place, make_entries, make_page, readable, write_page
 from packio.packing import duplicates
 from packio.packs import opening
@@ -25,38 +25,25 @@ _STEP = 64  # images between two calls of the progress
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NearDuplicate:
-    """An image that looks like an earlier one.
+    """An image that looks like an earlier one."""
 
-    Attributes:
-        index, key: Of the image.
-        of_index, of_key: Of the earlier image, which looks like none before it.
-        distance: Bits, of 64, in which their hashes differ.
-        same_label: Whether both have the same label; None in a pack without labels.
-    """
-
-    index: int
+    index: int  # of the image
     key: str
-    of_index: int
+    of_index: int  # of the earlier image, which looks like none before it
     of_key: str
-    distance: int
-    same_label: bool | None
+    distance: int  # bits, of 64, in which their hashes differ
+    same_label: bool | None  # whether both have the same label; None in a pack without labels
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DuplicatesReport:
-    """What was found.
+    """What was found."""
 
-    Attributes:
-        samples: Number of samples in the pack.
-        found: The near-duplicates, in the order of the pack.
-        undecoded: Indices of images that could not be decoded, or have more than 8 bits a channel.
-        html: The page; None: none was asked for.
-    """
-
-    samples: int
-    found: tuple[NearDuplicate, ...]
+    samples: int  # number of samples in the pack
+    found: tuple[NearDuplicate, ...]  # the near-duplicates, in the order of the pack
+    # Indices of images that could not be decoded, or have more than 8 bits a channel
     undecoded: tuple[int, ...]
-    html: Path | None
+    html: Path | None  # the page; None: none was asked for
 
 
 def find_duplicates(
@@ -103,13 +90,12 @@ def find_duplicates(
             hashes.append(value)
             if progress is not None and (len(hashes) % _STEP == 0 or len(hashes) == len(pack)):
                 progress(len(hashes), len(pack))
-    twins = duplicates.group_twins(hashes, threshold)
     found = tuple(
         NearDuplicate(
             t.position, pack.key(t.position), t.of, pack.key(t.of), t.distance,
             _same_label(pack, t.position, t.of),
         )
-        for t in twins
+        for t in duplicates.group_twins(hashes, threshold)
     )  # fmt: skip
     if page is not None:
         write_page(page, _page(pack, found, threshold, limit, size))

@@ -22,7 +22,7 @@ import numpy as np
 
 from packio.datasets.selection import selected
 from packio.errors import CannotCreateError, OptionError, PackioError
-from packio.inspecting.gallery.entries import make_entry, make_values, media_of
+from packio.inspecting.gallery import concatenate, count_samples, make_entry, make_values, media_of
 from packio.inspecting.pages import make_page, readable
 from packio.packs import opening
 from packio.system import processors
@@ -38,14 +38,9 @@ class GalleryServer:
     """A server of a gallery; a context manager, which listens from its beginning to its end."""
 
     def __init__(
-        self,
-        pack: opening.Pack,
-        *,
-        classes: Iterable[str] | None = None,
-        split: str | None = None,
-        size: int = 128,
-        port: int = 0,
-    ) -> None:
+        self, pack: opening.Pack, *, classes: Iterable[str] | None = None,
+        split: str | None = None, size: int = 128, port: int = 0,
+    ) -> None:  # fmt: skip
         """Listen on a port of 127.0.0.1 (0: one that is free), as `write_contact_sheet` shows.
 
         The pack stays open as long as the server is used.
@@ -59,28 +54,24 @@ class GalleryServer:
         self._pool = ThreadPool(min(8, processors.usable()), "packio-gallery")
         token = secrets.token_urlsafe(16)
         try:
-            self._server = _Server((HOST, port), functools.partial(_Handler, self, f"/{token}/"))
+            self.server = _Server((HOST, port), functools.partial(_Handler, self, f"/{token}/"))
         except OSError as error:
             raise CannotCreateError(f"port {port} of {HOST}: {error.strerror}") from error
-        self.url = f"http://{HOST}:{self._server.server_port}/{token}/"
+        self.url = f"http://{HOST}:{self.server.server_port}/{token}/"
 
     def serve(self) -> None:
         """Answer until `close` is called, or Ctrl-C is pressed."""
-        self._server.serve_forever(poll_interval=0.2)
+        self.server.serve_forever(poll_interval=0.2)
 
     def close(self) -> None:
         """Stop listening; what has begun is ended, what has not is left."""
-        self._server.closing = True
-        self._server.server_close()
+        self.server.closing = True
+        self.server.server_close()
         self._pool.shutdown(cancel_futures=True)
-
-    @property
-    def ended(self) -> bool:
-        return self._server.closing
 
     def stop(self) -> None:
         """End `serve`, from another thread."""
-        self._server.shutdown()
+        self.server.shutdown()
 
     def __enter__(self) -> GalleryServer:
         return self
@@ -90,8 +81,7 @@ class GalleryServer:
 
     def page(self) -> bytes:
         """The page, which asks for all else."""
-        count = len(self._samples)
-        said = "1 sample" if count == 1 else f"{count:,} samples"
+        said = count_samples(len(self._samples))
         values = make_values(self._pack, said, self._size, counts=self._counts(), samples=None)
         return make_page(Path(__file__).parent, values, served=True).encode()
 
@@ -102,17 +92,14 @@ class GalleryServer:
         key), ``first`` and ``count``.
         """
         if "index" in asked:
-            index = self._index(asked)
-            return {"total": 1, "samples": self._entries([index])}
+            return {"total": 1, "samples": self._entries([self._index(asked)])}
         with self._finding:
             wanted = asked.get("class", ""), asked.get("split", ""), asked.get("q", "").lower()
             found = self._pool.submit(self._filtered, *wanted).result()
         first = max(0, _number(asked.get("first", "0")))
         count = min(_MOST, max(0, _number(asked.get("count", "60"))))
-        return {
-            "total": len(found),
-            "samples": self._entries(found[first : first + count].tolist()),
-        }
+        shown = found[first : first + count].tolist()
+        return {"total": len(found), "samples": self._entries(shown)}
 
     def image(self, asked: dict[str, str]) -> tuple[str, bytes]:
         """Media type and bytes of an image, as they were packed."""
@@ -133,24 +120,21 @@ class GalleryServer:
 
     def _find(self, one: str, split: str, text: str) -> np.ndarray:
         """Positions of the samples of a class and split whose key has a text: (n,) int64."""
-        pack = self._pack
-        classes = self._classes
+        pack, classes, wanted = self._pack, self._classes, self._split
         if one:
             name = _choose_name(pack.classes, one, "class")
             classes = (name,) if classes is None or name in classes else ()
-        wanted = self._split
         if split:
             chosen = _choose_name(pack.metadata.get("splits", []), split, "split")
             if wanted not in (None, chosen):
                 return np.zeros(0, np.int64)
             wanted = chosen
-        chunks = list(selected(pack, classes, wanted))
-        found = np.concatenate(chunks) if chunks else np.zeros(0, np.int64)
+        found = concatenate(selected(pack, classes, wanted))
         if text:
             has = np.zeros(len(found), bool)
             for at, i in enumerate(found.tolist()):
                 has[at] = text in readable(pack.key_bytes(i)).lower()
-                if self._server.closing:
+                if self.server.closing:
                     break
             found = found[has]
         return found
@@ -221,7 +205,7 @@ class _Handler(BaseHTTPRequestHandler):
             text = readable(str(error)).encode()
             self._answer(HTTPStatus.BAD_REQUEST, "text/plain; charset=utf-8", text)
         except Exception as error:  # noqa: BLE001 (a damaged pack, perhaps: the page tells it)
-            if self._gallery.ended:
+            if self._gallery.server.closing:
                 self.close_connection = True
                 return
             text = readable(f"{type(error).__name__}: {error}").encode()

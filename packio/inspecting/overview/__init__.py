@@ -13,8 +13,14 @@ from typing import Any
 import numpy as np
 
 from packio.inspecting.info import describe
-from packio.inspecting.pages import check_place, make_page, readable, write_page
-from packio.inspecting.pages.charts import Bar, make_histogram
+from packio.inspecting.pages import (
+    Bar,
+    check_place,
+    make_histogram,
+    make_page,
+    readable,
+    write_page,
+)
 from packio.packs.opening import Pack
 
 _BARS = 40  # classes with a bar each, at most: the largest; a list has all,
@@ -104,11 +110,14 @@ def _of_images(pack: Pack) -> dict[str, Any]:
             make_histogram("Aspect ratio", "width : height", sizes[:, 0] / sizes[:, 1], _say_ratio,
                            are_ratios=True),
         ]  # fmt: skip
+    wide, high = (int((sizes[:, i] > sizes[:, 1 - i]).sum()) for i in (0, 1))
+    parts = (("landscape", wide), ("square", len(sizes) - wide - high), ("portrait", high))
+    shapes = ", ".join(f"{count / len(sizes):.1%} {name}" for name, count in parts if count)
     if len(lengths):
         charts.append(make_histogram("Bytes", "of an image, encoded", lengths, _say_bytes))
     return {
         "charts": charts, "frequent": _frequent(sizes),
-        "shapes": _shapes_said(sizes), "unknown": len(pack) - len(sizes),
+        "shapes": shapes, "unknown": len(pack) - len(sizes),
     }  # fmt: skip
 
 
@@ -121,12 +130,6 @@ def _frequent(sizes: np.ndarray) -> list[Bar]:
     found = ((size >> 32, size & 0xFFFFFFFF) for size in both[order].tolist())
     names = [f"{width:,}\N{MULTIPLICATION SIGN}{height:,}" for width, height in found]
     return _make_bars(names, counts[order], len(sizes))
-
-
-def _shapes_said(sizes: np.ndarray) -> str:
-    wide, high = (int((sizes[:, i] > sizes[:, 1 - i]).sum()) for i in (0, 1))
-    parts = (("landscape", wide), ("square", len(sizes) - wide - high), ("portrait", high))
-    return ", ".join(f"{count / len(sizes):.1%} {name}" for name, count in parts if count)
 
 
 def _say_count(value: float) -> str:

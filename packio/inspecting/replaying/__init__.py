@@ -6,6 +6,7 @@ step of any rank can be computed from a state of the loader, or from what the st
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import operator
 import os
@@ -18,7 +19,7 @@ import torch
 from packio.datasets.dataset import Dataset
 from packio.errors import OptionError, PackioError, StateError
 from packio.inspecting.replaying import states
-from packio.inspecting.replaying.replayed import Replay, ReplayedBatch, samples_of
+from packio.inspecting.replaying.replayed import Replay, ReplayedBatch, describe_sample
 from packio.loading import steps as spans
 from packio.loading.bucketing import BucketSampler
 from packio.loading.loader import Loader
@@ -93,13 +94,11 @@ def replay(
         StateError: the checkpoint holds no state.
         NotAPackError, NoSuchPackError: see `packio.open`.
     """
-    span = _range(steps)
-    epoch, rank, world_size, batch_size, seed, order_seed = (
-        _whole(*each) for each in (
-            ("epoch", epoch, 0), ("rank", rank, 0), ("world_size", world_size, 1),
-            ("batch_size", batch_size, 1), ("seed", seed, None), ("order_seed", order_seed, None),
-        )
-    )  # fmt: skip
+    span = _read_steps(steps)
+    epoch, rank = _read_int("epoch", epoch, 0), _read_int("rank", rank, 0)
+    world_size = _read_int("world_size", world_size, 1)
+    batch_size = _read_int("batch_size", batch_size, 1)
+    seed, order_seed = _read_int("seed", seed), _read_int("order_seed", order_seed)
     loader = data if isinstance(data, Loader) else None
     if loader is not None and state is None:
         state = loader.state_dict()
@@ -122,16 +121,16 @@ def replay(
     drop_last = read.drop_last if drop_last is None else drop_last
     run = _Run(_seed_copy(dataset, seed), chosen, sizes, epoch, drop_last)
     run.check_end(max(span[0], span[-1]))
-    batches = [
-        ReplayedBatch(
-            epoch, step, one,
-            spans.is_left_out(read.left_out, epoch, step),
-            crops := known and only in (None, one),
-            samples_of(run.dataset, run.indices(step, one) or (), crops=crops),
-        )
-        for step in span
-        for one in _ranks(rank, run.size_of(step))
-    ]  # fmt: skip
+    batches = []
+    for step in span:
+        left_out = spans.is_left_out(read.left_out, epoch, step)
+        for one in _ranks(rank, run.size_of(step)):
+            crops, indices = known and only in (None, one), run.indices(step, one) or ()
+            samples = tuple(
+                describe_sample(run.dataset, slot, drawn, crops=crops)
+                for slot, drawn in enumerate(indices)
+            )
+            batches.append(ReplayedBatch(epoch, step, one, left_out, crops, samples))
     return Replay(run.dataset, epoch, tuple(batches), chosen.order, seed)
 
 
@@ -186,10 +185,9 @@ class _Run(NamedTuple):
 
 def _open(data: Data, options: dict[str, Any], state: states.State) -> tuple[Any, bool]:
     """The dataset, and whether its crops are those of the run."""
-    if isinstance(data, (str, os.PathLike)):
-        return states.open_packs([data], options, state)
-    if isinstance(data, (list, tuple)):
-        return states.open_packs(data, options, state)
+    if isinstance(data, (str, os.PathLike, list, tuple)):
+        paths = data if isinstance(data, (list, tuple)) else [data]
+        return states.open_packs(paths, options, state)
     if options:
         raise OptionError(f"{next(iter(options))}=: the dataset that was handed over says it")
     dataset = wrap_subset(data.dataset if isinstance(data, Loader) else data)
@@ -199,14 +197,12 @@ def _open(data: Data, options: dict[str, Any], state: states.State) -> tuple[Any
     return dataset, True
 
 
-def _whole(name: str, value: Any, least: int | None) -> int | None:
-    if value is None:
-        return None
+def _read_int(name: str, value: Any, least: int | None = None) -> int | None:
     try:
-        found = operator.index(value)
+        found = None if value is None else operator.index(value)
     except TypeError as error:
         raise OptionError(f"{name}={value!r}: expected an int") from error
-    if least is not None and found < least:
+    if found is not None and least is not None and found < least:
         raise OptionError(f"{name}={found}: expected an int of at least {least}")
     return found
 
@@ -317,18 +313,12 @@ def _seed_copy(dataset: Any, seed: int | None) -> Any:
     return made
 
 
-def _range(steps: Steps) -> range:
-    try:
-        if isinstance(steps, range):
-            found = steps
-        elif isinstance(steps, (tuple, list)):
-            first, last = map(operator.index, steps)
-            found = range(first, last + 1)
-        else:
-            first = operator.index(steps)
-            found = range(first, first + 1)
-    except (TypeError, ValueError):
-        found = range(0)
+def _read_steps(steps: Steps) -> range:
+    found = steps if isinstance(steps, range) else range(0)
+    with contextlib.suppress(TypeError, ValueError):  # an empty range is refused
+        if not isinstance(steps, range):
+            first, last = steps if isinstance(steps, (tuple, list)) else (steps, steps)
+            found = range(operator.index(first), operator.index(last) + 1)
     if not found or min(found[0], found[-1]) < 0:
         raise OptionError(f"steps={steps!r}: expected a step from 0 on, or first and last step")
     return found

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
-from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,72 +14,56 @@ import torch
 from packio.batches.collating import collate
 from packio.batches.draws import Drawn
 from packio.datasets.dataset import Dataset
-from packio.errors import OptionError
+from packio.errors import OptionError, PackioError
 from packio.images.frames import Placement
+from packio.inspecting.gallery import make_pixels_thumbnail
+from packio.inspecting.pages import (
+    as_base64,
+    check_place,
+    make_entries,
+    make_page,
+    readable,
+    write_page,
+)
 from packio.system.progress import ProgressCallback
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReplayedSample:
-    """A sample of a batch.
+    """A sample of a batch."""
 
-    Attributes:
-        slot: Place in the batch.
-        position: Place in the order of the epoch, over all ranks.
-        index: Of the sample in the dataset.
-        key: Surrogate-escaped text; None if the dataset is not packio's.
-        label: As packed; None if there is none.
-        class_name: Of the label; None if it has none.
-        placements: For each view, the crop and the flips; None where they are not known.
-        drawn: The index with its epoch and position, as the sampler gave it: for ``ds[drawn]``.
-    """
-
-    slot: int
-    position: int
-    index: int
-    key: str | None
-    label: int | list[float] | None
-    class_name: str | None
+    slot: int  # place in the batch
+    position: int  # place in the order of the epoch, over all ranks
+    index: int  # of the sample in the dataset
+    key: str | None  # surrogate-escaped text; None if the dataset is not packio's
+    label: int | list[float] | None  # as packed; None if there is none
+    class_name: str | None  # of the label; None if it has none
+    # For each view, the crop and the flips; None where they are not known
     placements: tuple[Placement, ...] | None
-    drawn: Drawn
+    drawn: Drawn  # the index with its epoch and position, as the sampler gave it: for ``ds[drawn]``
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReplayedBatch:
-    """The batch of one rank in one step.
+    """The batch of one rank in one step."""
 
-    Attributes:
-        epoch, step, rank: Which batch.
-        left_out: Whether the run has left the step out, by ``Loader(skip=…)``.
-        crops_known: Whether the crops are known, which are the dataset's.
-        samples: The samples, in the batch's order.
-    """
-
-    epoch: int
+    epoch: int  # which batch
     step: int
     rank: int
-    left_out: bool
-    crops_known: bool
-    samples: tuple[ReplayedSample, ...]
+    left_out: bool  # whether the run has left the step out, by ``Loader(skip=…)``
+    crops_known: bool  # whether the crops are known, which are the dataset's
+    samples: tuple[ReplayedSample, ...]  # the samples, in the batch's order
 
 
 @dataclasses.dataclass(frozen=True)
 class Replay:
-    """Some steps of a run; `packio.replay` makes it.
+    """Some steps of a run; `packio.replay` makes it."""
 
-    Attributes:
-        dataset: The dataset, with the seed of the run.
-        epoch: Number of the epoch.
-        batches: One for each step and rank, by step, then by rank.
-        order: What the order depends on.
-        seed: Of crops and flips; None: not known, or there are none.
-    """
-
-    dataset: Any
-    epoch: int
-    batches: tuple[ReplayedBatch, ...]
-    order: dict[str, Any]
-    seed: int | None
+    dataset: Any  # the dataset, with the seed of the run
+    epoch: int  # number of the epoch
+    batches: tuple[ReplayedBatch, ...]  # one for each step and rank, by step, then by rank
+    order: dict[str, Any]  # what the order depends on
+    seed: int | None  # of crops and flips; None: not known, or there are none
 
     def batch(self, step: int, rank: int = 0) -> ReplayedBatch:
         """The batch of a step and a rank."""
@@ -123,9 +108,23 @@ class Replay:
         Returns:
             Bytes of the file.
         """
-        from packio.inspecting.replaying.sheet import write_sheet
-
-        return write_sheet(self, out, size=size, progress=progress)
+        if size < 1:
+            raise OptionError(f"size={size}: expected at least 1")
+        for sample in (s for batch in self.batches for s in batch.samples):
+            if not isinstance(beneath(self.dataset, sample.drawn)[0], Dataset):
+                raise OptionError("a page needs a dataset of packio's, which knows its images")
+            break
+        path = Path(out)
+        check_place(path)
+        samples = [(batch, sample) for batch in self.batches for sample in batch.samples]
+        make = functools.partial(_make_entry, self.dataset, size)
+        entries = iter(make_entries(make, samples, progress))
+        batches = [
+            {"step": batch.step, "rank": batch.rank, "left_out": batch.left_out,
+             "samples": [next(entries) for _ in batch.samples]}
+            for batch in self.batches
+        ]  # fmt: skip
+        return write_page(path, make_page(Path(__file__).parent, _values(self, batches, size)))
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as plain values, which JSON takes; keys are surrogate-escaped text."""
@@ -149,21 +148,15 @@ def _plain(sample: ReplayedSample) -> dict[str, Any]:
     return {
         **{name: getattr(sample, name) for name in names},
         "class": sample.class_name,
-        "crops": None if views is None else [_plain_view(view) for view in views],
-    }
-
-
-def _plain_view(placement: Placement) -> dict[str, Any]:
-    numbers = {n: v for n, v in placement.frame._asdict().items() if n != "ratio"}
-    return {**numbers, "orientation": placement.orientation,
-            "hflip": bool(placement.hflip), "vflip": bool(placement.vflip)}  # fmt: skip
-
-
-def samples_of(
-    dataset: Any, indices: Sequence[Drawn], *, crops: bool
-) -> tuple[ReplayedSample, ...]:
-    """Describe the samples of a batch; of torch's Subsets, the dataset is the outer one."""
-    return tuple(_sample(dataset, slot, drawn, crops=crops) for slot, drawn in enumerate(indices))
+        "crops": None if views is None else [
+            {
+                **{n: v for n, v in view.frame._asdict().items() if n != "ratio"},
+                "orientation": view.orientation,
+                "hflip": bool(view.hflip), "vflip": bool(view.vflip),
+            }
+            for view in views
+        ],
+    }  # fmt: skip
 
 
 def beneath(dataset: Any, drawn: Drawn) -> tuple[Any, Drawn]:
@@ -174,7 +167,8 @@ def beneath(dataset: Any, drawn: Drawn) -> tuple[Any, Drawn]:
     return dataset, drawn
 
 
-def _sample(dataset: Any, slot: int, drawn: Drawn, *, crops: bool) -> ReplayedSample:
+def describe_sample(dataset: Any, slot: int, drawn: Drawn, *, crops: bool) -> ReplayedSample:
+    """A sample of a batch; of torch's Subsets, the dataset is the outer one."""
     source, own = beneath(dataset, drawn)
     if not isinstance(source, Dataset):
         return ReplayedSample(slot, drawn.position, int(drawn), None, None, None, None, drawn)
@@ -190,6 +184,74 @@ def _sample(dataset: Any, slot: int, drawn: Drawn, *, crops: bool) -> ReplayedSa
         name = pack.classes[label]
     return ReplayedSample(
         slot, drawn.position, int(drawn), pack.key(row.position),
-        label.tolist() if isinstance(label, np.ndarray) else label,
-        name, placements, drawn,
+        label.tolist() if isinstance(label, np.ndarray) else label, name, placements, drawn,
     )  # fmt: skip
+
+
+def _values(replay: Replay, batches: list[dict[str, Any]], size: int) -> dict[str, Any]:
+    """Values for the templates of the page."""
+    numbers = sorted({batch.step for batch in replay.batches})
+    steps = f"step {numbers[0]}" if len(numbers) == 1 else f"steps {numbers[0]} to {numbers[-1]}"
+    count = sum(len(batch["samples"]) for batch in batches)
+    facts = [
+        f"epoch {replay.epoch}",
+        f"{count:,} samples in {len(batches):,} batch{'es' * (len(batches) != 1)}",
+        f"order: {replay.order['sampler']}",
+    ]
+    if replay.seed is not None:
+        facts.append(f"seed {replay.seed}")
+    if not all(batch.crops_known for batch in replay.batches):
+        facts.append("whole images where the crops are not known")
+    return {"title": f"Replay: {steps}", "facts": facts, "size": size, "data": batches}
+
+
+def _make_entry(
+    dataset: Any, size: int, one: tuple[ReplayedBatch, ReplayedSample]
+) -> dict[str, Any]:
+    batch, sample = one
+    source, own = beneath(dataset, sample.drawn)
+    part, row = source._find(own)  # noqa: SLF001 (no business of a dataset's user)
+    upright = part.options["exif_orientation"] and row.orientation >= 5
+    height, width = row.height, row.width
+    images, error = list[str](), None
+    try:
+        for image in source._seen(own, whole=not batch.crops_known):  # noqa: SLF001 (as above)
+            images.append(as_base64(make_pixels_thumbnail(image.numpy(), size)))
+    except PackioError as caught:
+        images, error = [], readable(str(caught))
+    name = sample.class_name
+    if name is None:
+        name = "" if sample.label is None else str(sample.label)
+    return {
+        "slot": sample.slot,
+        "position": sample.position,
+        "index": sample.index,
+        "key": "" if sample.key is None else readable(sample.key),
+        "class": readable(name),
+        "width": height if upright else width,
+        "height": width if upright else height,
+        "images": images,
+        "views": [_view(placement) for placement in sample.placements or ()],
+        "bytes": 0,
+        "error": error,
+    }
+
+
+def _view(placement: Placement) -> dict[str, Any]:
+    """The box of the upright image that a crop shows, pixels; a border beyond it is no part."""
+    f = placement.frame
+    box = []
+    for start, length, to, out_start, out in (
+        (f.top, f.height, f.to_height, f.out_top, f.out_height),
+        (f.left, f.width, f.to_width, f.out_left, f.out_width),
+    ):
+        first, stop = max(out_start, 0), min(out_start + out, to)
+        ratio = length / to
+        box += [round(start + first * ratio, 1), round(max(stop - first, 0) * ratio, 1)]
+    return {
+        **dict(zip(("top", "height", "left", "width"), box, strict=True)),
+        "out_height": f.out_height,
+        "out_width": f.out_width,
+        "hflip": bool(placement.hflip),
+        "vflip": bool(placement.vflip),
+    }

@@ -195,13 +195,11 @@ def open_packs(paths: Sequence[_Path], options: dict[str, Any], state: State) ->
     if parts and len(parts) != len(paths):
         raise OptionError(f"{len(paths)} packs; the state is of {len(parts)}: give them in order")
     crops = bool({"crop", "views"} & options.keys())
-    together = {} if len(paths) == 1 else {"fields": "image"}
+    if len(paths) > 1:
+        options = {"fields": "image", **options}
+    other = {"crop": None, "views": None} if crops else {}
     each = [
-        _open(
-            path,
-            {**part, "crop": None, "views": None} if crops else part,
-            {**together, **options},
-        )
+        _open(path, {**part, **other}, options)
         for path, part in zip(paths, parts or [{}] * len(paths), strict=True)
     ]
     _check_packs(each, parts)
@@ -210,8 +208,7 @@ def open_packs(paths: Sequence[_Path], options: dict[str, Any], state: State) ->
 
 def _open(path: _Path, part: Mapping[str, Any], options: Mapping[str, Any]) -> PackDataset:
     try:
-        told = options_of(part)
-        return PackDataset(path, **{**told, **options})
+        return PackDataset(path, **{**options_of(part), **options})
     except PackioError:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -223,8 +220,7 @@ def _open(path: _Path, part: Mapping[str, Any], options: Mapping[str, Any]) -> P
 
 def warn_of_others(own: Sequence[Mapping[str, Any]], state: State) -> None:
     """Warn where a dataset that was handed over, of these parts, is not as a state says."""
-    if not (told := state.dataset.get("parts")):
-        return
+    told = state.dataset.get("parts") or own
     names = {n for ours, theirs in zip(own, told, strict=False)
              for n in ours.keys() & theirs.keys() if ours[n] != theirs[n]}  # fmt: skip
     names |= {"number of packs"} if len(own) != len(told) else set()

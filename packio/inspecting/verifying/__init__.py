@@ -13,30 +13,36 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+import google_crc32c
+import numpy as np
+
+from packio import registry
 from packio.errors import (
     IntegrityError,
     LockedError,
+    NoSuchPackError,
     NotAPackError,
     OptionError,
     PackioError,
     VersionError,
 )
 from packio.index import indexfile
-from packio.inspecting.verifying.container import decode_values, walk
-from packio.inspecting.verifying.files import check_files, find_strangers
+from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, Index
+from packio.index.raw_blocks import COLUMN, rows_per_block
+from packio.inspecting.verifying.files import check_files, decode_values, find_strangers, walk
 from packio.inspecting.verifying.findings import (
     Damage,
+    FieldColumns,
     Findings,
     Meter,
     VerifyReport,
-    of_file,
     strip_path,
 )
-from packio.inspecting.verifying.index import check_index, locate_index, open_index
-from packio.packs import locating
+from packio.packs import locating, recognising
 from packio.packs.querying import selections
 from packio.storage import urls
 from packio.system import locks, processors
@@ -100,11 +106,15 @@ def verify(
         if is_selection:
             structure = False  # its pack has more samples than it names
             index_path, root = _locate_selection(path, whole)
-        known = open_index(index_path)
+        if not index_path.is_file():
+            raise IntegrityError(
+                f"{index_path}: missing; `packio reindex` makes an index from the files"
+            )
+        known = Index(index_path)
     except (NotAPackError, IntegrityError, VersionError) as error:
         place = whole if is_selection else index_path
-        damages = (of_file(place.name, strip_path(error, place)),)
-        return VerifyReport(path, "", 0, 0, 0, damages, (), time.monotonic() - began)
+        damage = Damage(place.name, None, None, None, None, strip_path(error, place))
+        return VerifyReport(path, "", 0, 0, 0, (damage,), (), time.monotonic() - began)
     found = Findings(known, whole, Meter(len(known), progress, began), root)
     size = _check(found, num_workers or min(16, processors.usable()), decode, structure)
     if _is_changing(found):
@@ -112,17 +122,16 @@ def verify(
             path, decode=decode, structure=structure, index=index, num_workers=num_workers,
             progress=progress,
         )  # fmt: skip
-    return VerifyReport(
-        path, str(known.metadata.get("format")), len(known), len(found.table), size,
-        tuple(found.sorted_damages()), tuple(found.warnings), time.monotonic() - began,
-    )  # fmt: skip
+    form, seconds = str(known.metadata.get("format")), time.monotonic() - began
+    damages, remarks = tuple(found.sorted_damages()), tuple(found.warnings)
+    return VerifyReport(path, form, len(known), len(found.table), size, damages, remarks, seconds)
 
 
 def _locate_selection(path: Path, whole: Path) -> tuple[Path, Path]:
     """Check a selection; return the index of its samples and the folder of its pack's files."""
     selection = selections.read(whole)
     selection.positions()
-    selection.keys()
+    selection.key_columns()
     index_path, root = locating.selection(whole)
     if urls.of(root) is not None:
         raise OptionError(f"{path}: its pack is at a URL, and is not verified there")
@@ -159,14 +168,123 @@ def _is_changing(found: Findings) -> bool:
 def _is_other(index: Path, digest: str) -> bool:
     """Tell whether an index was replaced; wait while a process changes its pack, but not long."""
     until = time.monotonic() + _PATIENCE
-    while True:
-        with contextlib.suppress(LockedError):
-            with locks.changing(index):
-                pass
-            break
-        if time.monotonic() > until:
+    while time.monotonic() < until:
+        with contextlib.suppress(LockedError), locks.changing(index):
             break
         time.sleep(_STEP)
     with contextlib.suppress(PackioError, OSError):
-        return indexfile.Index(index).digest != digest
+        return Index(index).digest != digest
     return False
+
+
+def locate_index(path: Path) -> Path:
+    """Path of a pack's index, which may be missing."""
+    locating.check_finished(path)
+    beside = path.with_name(path.name + INDEX_SUFFIX) if path.name else path
+    if path.is_dir():
+        index = path / INDEX_NAME
+    elif path.is_file() or beside.is_file():
+        index = beside
+    else:
+        raise NoSuchPackError(f"{path}: no file or folder; a pack was expected")
+    if not index.is_file() and recognising.find(path) is None:
+        raise NotAPackError(f"{path}: no {index.name}, and no container that packio knows")
+    return index
+
+
+def check_index(found: Findings) -> bool:
+    """Check the index; return whether the places of the samples can be relied on."""
+    _check_columns(found)
+    _check_metadata(found)
+    if found.damages:
+        return False
+    name, is_folder = found.path.name, found.index.path.name == INDEX_NAME
+    is_folder = is_folder or found.root == found.path or "selection" in found.index.metadata
+    if not is_folder and name not in {one for one, _, _ in found.table}:
+        found.tell_of_index(f"does not list {name}; the index of another pack")
+        return False
+    found.kinds = list(_kinds(found.index))
+    for kind in found.kinds:
+        for position in np.flatnonzero(kind.file >= len(found.table)).tolist():
+            found.bad.add(position)
+            found.tell_of_index(
+                f"sample {position}: lies in file {kind.file[position]}, which is none"
+            )
+    whole = not found.damages
+    _check_blocks(found)
+    return whole
+
+
+def _check_columns(found: Findings) -> None:
+    """Check the columns, and read the table of files."""
+    index = found.index
+    for name in (*index.column_names, None):
+        try:
+            if name is None:
+                found.table = index.files()
+            else:
+                index.column(name).check()
+        except IntegrityError as error:
+            found.tell_of_index(strip_path(error, index.path))
+
+
+def _check_metadata(found: Findings) -> None:
+    """Read the format and the shards from the metadata."""
+    metadata, first = found.index.metadata, 0
+    try:
+        for shard in metadata["shards"]:
+            positions = range(first, first + int(shard["samples"]))
+            found.shards.append((str(shard["name"]), positions))
+            first = positions.stop
+        found.format = registry.load("formats", str(metadata["format"]))
+        if found.by_record and not found.format.caps.reads_by_library:
+            access = metadata["access"]
+            found.tell_of_index(f"says access={access!r}; its format has 'range' only")
+    except (KeyError, TypeError, ValueError, OptionError) as error:
+        found.tell_of_index(f"its metadata does not parse ({error})")
+    if first != len(found.index):
+        found.tell_of_index(f"its shards have {first} samples, the pack {len(found.index)}")
+
+
+def _kinds(index: Index) -> Iterator[FieldColumns]:
+    for field in index.fields:
+        file, offset, length, crc = [
+            index.column(f"{field}/{name}").array()
+            for name in ("file", "offset", "length", "crc32c")
+        ]
+        yield FieldColumns(file, offset, length, crc, np.lexsort((offset, file)), field)
+
+
+def _check_blocks(found: Findings) -> None:
+    """Compare the checksums of blocks of raw rows with the checksums of the rows."""
+    if COLUMN not in found.index:
+        return
+    length, crc = found.kinds[0].length, found.kinds[0].crc
+    row_bytes = int(length[0]) if len(length) else 0
+    if row_bytes < 1 or np.any(length != row_bytes):
+        found.tell_of_index(f"column {COLUMN}: the samples differ in length, so there are no rows")
+        return
+    rows = rows_per_block(row_bytes)
+    expected = [_of_blocks(crc[p.start : p.stop], rows, row_bytes) for _, p in found.shards]
+    if not np.array_equal(np.concatenate(expected), found.index.column(COLUMN).array()):
+        found.tell_of_index(f"column {COLUMN}: differs from what the column crc32c makes it")
+
+
+def _of_blocks(crcs: np.ndarray, rows: int, row_bytes: int) -> np.ndarray:
+    """Compute the CRC32C of each block of rows from the CRC32Cs of the rows, (N,) uint32.
+
+    No bytes are read: crc(A + B) = crc(B) ^ shift(crc(A)). The shift by the length of B is linear
+    in each bit; it is the effect of as many zero bytes, without their effect on crc(b"").
+    """
+    zeros = bytes(row_bytes)
+    none = google_crc32c.extend(0, zeros)
+    bits = np.array([google_crc32c.extend(1 << i, zeros) ^ none for i in range(32)], np.uint32)
+    blocks = np.zeros(-(-len(crcs) // rows), np.uint32)
+    for i in range(rows):
+        these = crcs[i::rows]
+        passed = blocks[: len(these)]
+        moved = np.zeros(len(these), np.uint32)
+        for bit in range(32):
+            moved ^= (passed >> np.uint32(bit) & np.uint32(1)) * bits[bit]
+        blocks[: len(these)] = moved ^ these
+    return blocks

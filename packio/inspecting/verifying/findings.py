@@ -20,49 +20,30 @@ from packio.system.progress import PROGRESS_SECONDS, Progress, ProgressCallback
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Damage:
-    """One damage.
+    """One damage."""
 
-    Attributes:
-        file: Relative to the folder of the index.
-        position: Of the sample in the pack; None if the damage is not in one sample.
-        key: Of the sample; bytes that are not UTF-8 are surrogate-escaped.
-        offset, length: Of the bytes in the file; None if they are not known.
-        problem: One line.
-        unreadable: The file is there, but the operating system cannot read it.
-    """
-
-    file: str
-    position: int | None
-    key: str | None
-    offset: int | None
+    file: str  # relative to the folder of the index
+    position: int | None  # of the sample in the pack; None if the damage is not in one sample
+    key: str | None  # of the sample; bytes that are not UTF-8 are surrogate-escaped
+    offset: int | None  # of the bytes in the file; None if they are not known
     length: int | None
-    problem: str
-    unreadable: bool = False
+    problem: str  # one line
+    unreadable: bool = False  # the file is there, but the operating system cannot read it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What a verification found.
+    """What a verification found."""
 
-    Attributes:
-        path: Of the pack.
-        format: Of the container; empty if the index cannot be read.
-        samples: Number of samples in the pack.
-        files: Number of files read, strip_path the index.
-        bytes: In these files.
-        damages: All damages: of the index first, then by file and offset.
-        warnings: Lines about what is no damage, but differs from the pack as it was written.
-        seconds: Duration of the run.
-    """
-
-    path: Path
-    format: str
-    samples: int
-    files: int
-    bytes: int
-    damages: tuple[Damage, ...]
+    path: Path  # of the pack
+    format: str  # of the container; empty if the index cannot be read
+    samples: int  # number of samples in the pack
+    files: int  # number of files read, without the index
+    bytes: int  # in these files
+    damages: tuple[Damage, ...]  # all damages: of the index first, then by file and offset
+    # Lines about what is no damage, but differs from the pack as it was written
     warnings: tuple[str, ...]
-    seconds: float
+    seconds: float  # duration of the run
 
     @property
     def ok(self) -> bool:
@@ -70,12 +51,8 @@ class VerifyReport:
         return not self.damages
 
 
-def of_file(name: str, problem: str, *, unreadable: bool = False) -> Damage:
-    return Damage(name, None, None, None, None, problem, unreadable)
-
-
 def strip_path(error: Exception, path: Path) -> str:
-    """The message of an error in one line, strip_path the path that it begins with."""
+    """The message of an error in one line, without the path that it begins with."""
     lines = (str(error) or type(error).__name__).splitlines()
     return lines[0].removeprefix(str(path)).lstrip(":, ")
 
@@ -111,10 +88,10 @@ class Findings:
         self.stopped = False  # an interrupt came, or the callback failed
 
     def tell_of_index(self, problem: str) -> None:
-        self.damages.append(of_file(self.index.path.name, problem))
+        self.tell_of_file(self.index.path.name, problem)
 
     def tell_of_file(self, name: str, problem: str, *, unreadable: bool = False) -> None:
-        self.damages.append(of_file(name, problem, unreadable=unreadable))
+        self.damages.append(Damage(name, None, None, None, None, problem, unreadable))
 
     def tell_of_sample(self, position: int, place: tuple[str, int, int], problem: str) -> None:
         """Note a damage of a sample; ``place`` is file, offset and length in bytes."""
@@ -182,12 +159,8 @@ class Meter:
         with self._lock:
             self._done += samples
             self._done_bytes += size
-            now = time.monotonic()
+            now, total = time.monotonic(), max(self._done, self._samples)
             if now - self._called >= PROGRESS_SECONDS or self._done == self._samples:
-                self._called = now
-                self._progress(
-                    Progress(
-                        self._done, max(self._done, self._samples), self._done_bytes,
-                        self._total_bytes, bad, now - self._began, self._stage,
-                    )
-                )  # fmt: skip
+                self._called, seconds, read = now, now - self._began, self._done_bytes
+                stage, whole = self._stage, self._total_bytes
+                self._progress(Progress(self._done, total, read, whole, bad, seconds, stage))

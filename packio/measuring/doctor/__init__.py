@@ -22,8 +22,7 @@ from typing import Any
 import torch
 
 from packio.errors import OptionError
-from packio.inspecting.pages import make_page
-from packio.inspecting.pages.charts import Bar
+from packio.inspecting.pages import Bar, make_page
 from packio.measuring.doctor import findings, report
 from packio.measuring.doctor.examination import Examination
 from packio.measuring.doctor.findings import Cause, Finding, Measurements, Trial

@@ -4,12 +4,20 @@ A row is a sample; docs/queries.md lists the columns. Null is what a sample has 
 does not know. Levels of images, which packing made, have no columns.
 
 Numbers and keys are views of the mapped index, so that a column costs little until it is read.
+
+The samples' metadata have one column for each name, of the type of all its values: BOOLEAN, BIGINT,
+DOUBLE or VARCHAR. Whole numbers and fractions together are DOUBLE, as are whole numbers beyond 64
+bits. Lists, objects, and values of different types are JSON text. A sample that has no such name,
+or null, has null. A name that another column has, in upper or lower case, gets the prefix
+``meta_``.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,7 +26,6 @@ import numpy as np
 from packio import registry
 from packio.errors import IntegrityError
 from packio.images import encodings
-from packio.packs.querying import metadata
 from packio.packs.table import PackTable
 from packio.sample import levels
 from packio.sample.fields import PIXELS
@@ -30,6 +37,14 @@ _ROWS = 1 << 17  # of a batch
 _OF_PIXELS = ("height", "width", "orientation", "channels", "encoding")
 
 _Make = Callable[[int, int], Any]  # first row, row behind the last → pyarrow.Array
+JSON = "JSON"
+ARROW = {  # type of a column → function of pyarrow that makes the type
+    "BOOLEAN": "bool_", "BIGINT": "int64", "DOUBLE": "float64", "VARCHAR": "string",
+    JSON: "string",
+}  # fmt: skip
+PREFIX = "meta_"
+_CHUNK = 1 << 14  # samples whose metadata are parsed at a time
+_BITS = 63
 
 
 class ArrowColumns:
@@ -39,7 +54,8 @@ class ArrowColumns:
         self._pack, self._index = pack, pack.index_file
         self._arrow: Any = registry.require("pyarrow", EXTRA)
         self._made: dict[str, tuple[Any, _Make]] = {}
-        self.reads_json: bool = False
+        self._dictionary = self._arrow.dictionary(self._arrow.int32(), self._arrow.string())
+        self.reads_json: bool = False  # Python does, as DuckDB refuses it
         self._class_names = self._arrow.array([text_of(name) for name in pack.classes], "string")
         self._add_names()
         for name in levels.others(pack.fields):  # levels are of packio's making
@@ -81,17 +97,14 @@ class ArrowColumns:
             kind = arrow.from_numpy_dtype(label.dtype)
             self._add("label", kind if is_number else arrow.list_(kind), self._labels)
             if self._pack.classes:
-                kind = self._dictionary() if is_number else arrow.list_(arrow.string())
+                kind = self._dictionary if is_number else arrow.list_(arrow.string())
                 self._add("class", kind, self._classes)
         if "split" in self._index:
             splits = self._pack.metadata.get("splits", [])
             names = arrow.array([text_of(name) for name in splits], "string")
-            self._add("split", self._dictionary(), lambda a, b: self._named(
+            self._add("split", self._dictionary, lambda a, b: self._named(
                 names, self._index.column("split").span(a, b)
             ))  # fmt: skip
-
-    def _dictionary(self) -> Any:
-        return self._arrow.dictionary(self._arrow.int32(), self._arrow.string())
 
     def _named(self, names: Any, codes: np.ndarray) -> Any:
         """Names of codes; null where a code has none."""
@@ -125,7 +138,7 @@ class ArrowColumns:
             if f"{name}/{part}" not in self._index:
                 continue
             if part == "encoding":
-                self._add(prefix + part, self._dictionary(), partial(self._encodings, name))
+                self._add(prefix + part, self._dictionary, partial(self._encodings, name))
                 continue
             dtype = self._index.column(f"{name}/{part}").dtype
             kind_of_part = self._arrow.from_numpy_dtype(dtype)
@@ -199,7 +212,7 @@ class ArrowColumns:
         """Keys or metadata as text: null where there are none, without a copy if all is UTF-8."""
         if column == META and self.reads_json:
             found = [self._pack.meta(i) for i in range(start, stop)]
-            texts = [None if value is None else metadata.json_text(value) for value in found]
+            texts = [None if value is None else json_text(value) for value in found]
             return self._arrow.array(texts, self._arrow.large_string())
         ends = self._ends(f"{column}_offsets", start, stop)
         data = self._index.column(f"{column}_data").span(int(ends[0]), int(ends[-1]))
@@ -214,25 +227,23 @@ class ArrowColumns:
         try:
             made.validate(full=True)
         except self._arrow.ArrowInvalid:
-            return self._mended(column, ends, data.tobytes())
+            return self._mend(column, ends, data.tobytes())
         return made
 
-    def _mended(self, column: str, ends: np.ndarray, data: bytes) -> Any:
+    def _mend(self, column: str, ends: np.ndarray, data: bytes) -> Any:
         """Texts that are not UTF-8, shown as far as they are."""
-        pairs = zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)
-        if column != META:
-            texts: list[str | None]
-            texts = [data[a:b].decode("utf-8", "backslashreplace") for a, b in pairs]
-            return self._arrow.array(texts, self._arrow.large_string())
+        errors = "surrogatepass" if column == META else "backslashreplace"
         try:
-            found = [data[a:b].decode("utf-8", "surrogatepass") for a, b in pairs]
+            texts = [
+                data[a:b].decode("utf-8", errors) for a, b in itertools.pairwise(ends.tolist())
+            ]
         except UnicodeDecodeError as error:
             raise IntegrityError(
                 f"{self._index.path}: metadata that are not UTF-8 ({error}); restore the index or "
                 "pack again"
             ) from error
-        texts = [text.encode("utf-8", "replace").decode() if text else None for text in found]
-        return self._arrow.array(texts, self._arrow.large_string())
+        found = [None if column == META and not text else _text(text) for text in texts]
+        return self._arrow.array(found, self._arrow.large_string())
 
 
 def text_of(name: str) -> str:
@@ -241,3 +252,78 @@ def text_of(name: str) -> str:
         return os.fsencode(name).decode("utf-8", "backslashreplace")
     except UnicodeEncodeError:  # half of a character that UTF-16 writes as two
         return name.encode("utf-8", "backslashreplace").decode()
+
+
+def type_of(kinds: Collection[str]) -> str:
+    """The type of a column whose values have these types."""
+    found = set(kinds)
+    if found == {"BIGINT", "DOUBLE"}:
+        return "DOUBLE"
+    return next(iter(found)) if len(found) == 1 else JSON
+
+
+def column_of(name: str, others: Collection[str], there: Collection[str] = ()) -> str:
+    """Name of the column of some metadata, beside the columns of all packs."""
+    column = PREFIX + name if name.lower() in others else name
+    while column != name and (column in there or column.lower() in others):
+        column = PREFIX + column
+    return column
+
+
+def types(pack: PackTable) -> dict[str, str]:
+    """Name → type of its column, of all metadata of a pack, sorted by name."""
+    kinds: dict[str, set[str]] = {}
+    for value in itertools.chain.from_iterable(parsed(pack)):
+        for name, entry in value.items():
+            kinds.setdefault(name, set()).update(() if entry is None else (_kind(entry),))
+    return {name: type_of(found) for name, found in sorted(kinds.items())}
+
+
+def parsed(pack: PackTable, rows: int = _CHUNK) -> Iterator[list[dict[str, Any]]]:
+    """The metadata of all samples, in lists of so many; an empty object where there are none."""
+    index = pack.index_file
+    ends, data = index.column("meta_offsets"), index.column("meta_data")
+    for start in range(0, len(pack), rows):
+        own = ends.span(start, min(start + rows, len(pack)) + 1).tolist()
+        text = data.span(own[0], own[-1]).tobytes()
+        pairs = itertools.pairwise(own)
+        whole = b"[" + b",".join(text[a - own[0] : b - own[0]] or b"{}" for a, b in pairs) + b"]"
+        try:
+            values = json.loads(whole.decode("utf-8", "surrogatepass"))
+        except (ValueError, RecursionError):
+            values = None
+        if not isinstance(values, list) or len(values) != len(own) - 1 or not all(
+            isinstance(value, dict) for value in values
+        ):  # fmt: skip
+            values = [pack.meta(i) or {} for i in range(start, start + len(own) - 1)]
+        yield values
+
+
+def values_of(name: str, kind: str, rows: Iterable[dict[str, Any]]) -> list[Any]:
+    """The values of a column, as pyarrow takes them."""
+    found = (row.get(name) for row in rows)
+    converters: dict[str, Callable[[Any], Any]]
+    converters = {"DOUBLE": float, "VARCHAR": _text, JSON: json_text}
+    if (convert := converters.get(kind)) is None:
+        return list(found)
+    return [None if value is None else convert(value) for value in found]
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, bool):
+        return "BOOLEAN"
+    if isinstance(value, int):
+        return "BIGINT" if -(1 << _BITS) <= value < 1 << _BITS else "DOUBLE"
+    if isinstance(value, float):
+        return "DOUBLE"
+    return "VARCHAR" if isinstance(value, str) else JSON
+
+
+def json_text(value: Any) -> str:
+    """Compact JSON of a value, as UTF-8 can write it."""
+    return _text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def _text(value: str) -> str:
+    """Text that UTF-8 can write: half of a character that UTF-16 writes as two becomes ``?``."""
+    return value if value.isascii() else value.encode("utf-8", "replace").decode()

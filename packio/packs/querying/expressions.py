@@ -19,8 +19,16 @@ import numpy as np
 
 from packio import registry
 from packio.errors import OptionError, PackioError
-from packio.packs.querying import metadata
-from packio.packs.querying.columns import EXTRA, META, ArrowColumns, text_of
+from packio.packs.querying.columns import (
+    EXTRA,
+    JSON,
+    META,
+    PREFIX,
+    ArrowColumns,
+    column_of,
+    text_of,
+    type_of,
+)
 from packio.packs.table import PackTable
 from packio.system import interrupts, processors
 
@@ -47,15 +55,7 @@ class NotAConditionError(ValueError):
 
 
 def matching(pack: PackTable, expression: str) -> np.ndarray:
-    """Find the samples of a pack that an expression is true of.
-
-    Args:
-        expression: A condition of SQL as DuckDB has it, as ``width >= 512 AND class = 'cat'``.
-            `ArrowColumns` lists the columns; the samples' metadata are columns, too.
-
-    Returns:
-        Their positions, (n,) int64, ascending.
-    """
+    """Positions of the samples that a condition of SQL is true of, (n,) int64, ascending."""
     if not isinstance(expression, str):
         raise OptionError(f"{expression!r}: expected a condition of SQL as text, as 'width > 99'")
     duckdb: Any = registry.require("duckdb", EXTRA)
@@ -63,7 +63,7 @@ def matching(pack: PackTable, expression: str) -> np.ndarray:
     config = {**_LOCKED, "threads": str(processors.usable())}
     connection = duckdb.connect(":memory:", config=config)
 
-    def found() -> np.ndarray:
+    def find() -> np.ndarray:
         with connection:
             query = _Query(pack, columns, connection)
             try:
@@ -74,7 +74,7 @@ def matching(pack: PackTable, expression: str) -> np.ndarray:
                 names = query.all_names()
                 raise _refused(expression, str(error), names, pack.classes) from error
 
-    return interrupts.aside(found, connection.interrupt)  # DuckDB looks for it between chunks only
+    return interrupts.aside(find, connection.interrupt)  # DuckDB looks for it between chunks only
 
 
 class _Query:
@@ -91,17 +91,17 @@ class _Query:
         free = [n for n in names if n.lower() not in self._known]
         types = self._find_types(expression, free) if META in self._columns.names else {}
         read, needed = "read", list(dict.fromkeys(["index", *fixed]))
-        selected = [f'"{_quoted(name)}"' for name in needed]
+        selected = [_quote(name) for name in needed]
         if types:
             needed = list(dict.fromkeys([*needed, META]))
             paths = ", ".join(_pointer(name) for name, _ in types.values())
             read = f"(SELECT *, json_extract_string({META}, [{paths}]) AS _found FROM read)"  # noqa: S608 (quoted names)
         for number, (column, (name, kind)) in enumerate(types.items(), 1):
             value = f"CAST(_found[{number}] AS {kind})"
-            if kind == metadata.JSON:  # text has quotes, so that 'null' is null
+            if kind == JSON:  # text has quotes, so that 'null' is null
                 text = f"CAST(json_extract({META}, {_pointer(name)}) AS VARCHAR)"
                 value = f"NULLIF({text}, 'null')"
-            selected.append(f'{value} AS "{_quoted(column)}"')
+            selected.append(f"{value} AS {_quote(column)}")
         inner = f"FROM (SELECT {', '.join(selected)} FROM {read}) AS samples"  # noqa: S608 (quoted names)
         statement = _STATEMENT.format(expression).replace("FROM samples", inner, 1)
         found = self._ask(needed, lambda cursor: cursor.execute(statement).fetchnumpy()["index"])
@@ -115,7 +115,7 @@ class _Query:
             return names
         query = f"SELECT DISTINCT unnest(json_keys({META})) FROM read ORDER BY 1 LIMIT 100"  # noqa: S608 (no text of the user's)
         there = [name for (name,) in self._ask([META], lambda c: c.execute(query).fetchall())]
-        return names + [metadata.column_of(name, self._known, there) for name in there]
+        return names + [column_of(name, self._known, there) for name in there]
 
     def _ask(self, names: Sequence[str], ask: Callable[[Any], _T]) -> _T:
         """Ask a cursor of DuckDB, whose table ``read`` has some columns, and return what it finds.
@@ -125,11 +125,10 @@ class _Query:
         """
         arrow: Any = registry.require("pyarrow", EXTRA)
         duckdb: Any = registry.require("duckdb", EXTRA)
-        reader = arrow.RecordBatchReader.from_batches(
-            self._columns.schema(names), self._batches(names)
-        )
+        schema = self._columns.schema(names)
         try:
             with self._connection.cursor() as cursor:
+                reader = arrow.RecordBatchReader.from_batches(schema, self._batches(names))
                 cursor.register("read", reader)
                 return ask(cursor)
         except duckdb.Error as error:
@@ -152,16 +151,15 @@ class _Query:
         asked: list[tuple[str, str]] = []  # column; name in the metadata that may be meant
         for name in names:
             asked.append((name, name))
-            while asked[-1][1].startswith(metadata.PREFIX):
-                asked.append((name, asked[-1][1].removeprefix(metadata.PREFIX)))
+            while asked[-1][1].startswith(PREFIX):
+                asked.append((name, asked[-1][1].removeprefix(PREFIX)))
         self._find_kinds([name for _, name in asked])
         present = [name for _, name in asked if self._pack.meta_kinds[name]]
         types: dict[str, tuple[str, str]] = {}
         for column, name in asked:
             kinds = self._pack.meta_kinds[name]
-            if not kinds or column in types:
-                continue
-            if column != metadata.column_of(name, self._known, present):
+            is_its = column == column_of(name, self._known, present)
+            if not kinds or column in types or not is_its:
                 continue
             for other in types:
                 if other.lower() == column.lower():
@@ -169,9 +167,8 @@ class _Query:
                         f"{expression!r}: {other!r} and {column!r} are two names in the metadata, "
                         "and one in SQL; use meta->>'$.name' in place of them"
                     )
-            kind = metadata.type_of({_KINDS.get(k, metadata.JSON) for k in kinds - {"NULL"}})
-            has_large = kind == "BIGINT" and "UBIGINT" in kinds
-            types[column] = name, "HUGEINT" if has_large else kind
+            kind = type_of({_KINDS.get(k, JSON) for k in kinds - {"NULL"}})
+            types[column] = name, "HUGEINT" if kind == "BIGINT" else kind  # UBIGINT among them
         return types
 
     def _find_kinds(self, names: Sequence[str]) -> None:
@@ -187,7 +184,7 @@ class _Query:
 
 
 def _find_names(connection: Any, expression: str) -> list[str]:
-    """Check that an expression is one condition, and find what stands where names of columns do."""
+    """Names that stand where those of columns do; the expression is checked to be one condition."""
     nodes = list(_nodes(_condition(connection, expression)))
     if any(node.get("class") == "SUBQUERY" for node in nodes):
         raise OptionError(
@@ -241,14 +238,14 @@ def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
         yield from _nodes(inner)
 
 
+def _quote(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
 def _pointer(name: str) -> str:
     """A JSON pointer (RFC 6901) to a name, as a literal of SQL."""
     path = name.replace("~", "~0").replace("/", "~1")
     return "'/" + path.replace("'", "''") + "'"
-
-
-def _quoted(name: str) -> str:
-    return name.replace('"', '""')
 
 
 def _refused(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import itertools
 import shlex
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from packio.index.columns import OF_FILES, RAGGED
 from packio.index.indexfile import INDEX_SUFFIX, Index
 from packio.index.raw_blocks import COLUMN as RAW_BLOCKS
 from packio.packs import caches, locating
-from packio.packs.querying import keys, selections
+from packio.packs.querying import selections
 from packio.packs.querying.selections import MARK, SOURCE_COLUMN, Selection
 from packio.storage import remote
 from packio.system.files import cache_folder
@@ -43,7 +42,14 @@ def located(path: Path, pack: Path | None = None, *, by_key: bool = False) -> tu
         raise NotAPackError(
             f"{path}: a selection of {whole}, which is a selection; expected a pack"
         )
-    index, root = _opened(whole, path)
+    try:
+        place, root = locating.located(whole)
+    except NotAPackError as error:
+        raise type(error)(
+            f"{error}; {path} is a selection of it: say where the pack is by packio.open("
+            f"{path.name!r}, pack=…)"
+        ) from error
+    index = remote.opened(place)
     if index.digest == selection.index_digest:
         by_key = False
         if len(index) != selection.samples:
@@ -67,24 +73,12 @@ def located(path: Path, pack: Path | None = None, *, by_key: bool = False) -> tu
     return caches.make_once(place, path, write), root
 
 
-def _opened(whole: Path, path: Path) -> tuple[Index, Path]:
-    """The index of the pack behind a selection, and its root."""
-    try:
-        found, root = locating.located(whole)
-    except NotAPackError as error:
-        raise type(error)(
-            f"{error}; {path} is a selection of it: say where the pack is by packio.open("
-            f"{path.name!r}, pack=…)"
-        ) from error
-    return remote.opened(found), root
-
-
 def _write(
     place: Path, selection: Selection, index: Index, whole: Path, name: str, *, by_key: bool
 ) -> None:
     """Write the index of a selection."""
     if by_key:
-        positions = _by_key(selection, index, whole)
+        positions = _find_by_key(selection, index, whole)
     else:
         positions = selection.positions()
         _check_keys(selection, index, positions, whole)
@@ -95,12 +89,9 @@ def _write(
     indexfile.write(place, _columns(index, positions), _metadata(index, positions, said))
 
 
-def _by_key(selection: Selection, index: Index, whole: Path) -> np.ndarray:
-    data, ends = selection.keys()
-    text = data.tobytes()
-    wanted = [text[a:b] for a, b in itertools.pairwise(ends.tolist())]
+def _find_by_key(selection: Selection, index: Index, whole: Path) -> np.ndarray:
     try:
-        found = np.sort(keys.positions(index, wanted, whole))
+        found = np.sort(selections.find_keys(index, selection.keys(), whole))
     except KeyNotFoundError as error:
         raise KeyNotFoundError(
             f"{selection.path}: the pack has changed, and lacks samples: {error}; select again"
@@ -112,19 +103,13 @@ def _by_key(selection: Selection, index: Index, whole: Path) -> np.ndarray:
 
 def _check_keys(selection: Selection, index: Index, positions: np.ndarray, whole: Path) -> None:
     """Compare the keys of a selection with those of the pack."""
-    data, ends = selection.keys()
-    for expected, column in (
-        (ends, selections.gather_offsets(index, "key_offsets", positions)),
-        (data, selections.gather_values(index, "key_data", positions)),
-    ):
-        first = 0
-        for piece in column:
-            if not np.array_equal(expected[first : first + len(piece)], piece):
-                break
-            first += len(piece)
-        else:
-            if first == len(expected):
-                continue
+    data, ends = selection.key_columns()
+    is_same = np.array_equal(ends, selections.gather_offsets(index, "key_offsets", positions))
+    start = 0
+    for piece in selections.gather_values(index, "key_data", positions) if is_same else ():
+        is_same &= np.array_equal(data[start : start + len(piece)], piece)
+        start += len(piece)
+    if not is_same:
         raise IntegrityError(
             f"{selection.path}: its keys are not those of the samples in {whole}; the file is "
             "forged or damaged: select again"

@@ -23,11 +23,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 import shlex
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,14 @@ from packio import __version__
 from packio.errors import (
     CannotCreateError,
     IntegrityError,
+    KeyNotFoundError,
     NotAPackError,
     OptionError,
     OutputExistsError,
     VersionError,
 )
 from packio.index import indexfile, layout
-from packio.index.column import Column, Pieces
+from packio.index.column import Column, Content, Pieces
 from packio.index.columns import RAGGED
 from packio.index.indexfile import Index
 from packio.storage import urls
@@ -58,6 +60,8 @@ _START = b'{"__metadata__":{"packio":"'  # of the header of what packio writes
 _LONGEST_HEADER = 1 << 20  # bytes
 _MOST = 1 << 17  # rows of a piece that is gathered
 _SPAN = 1 << 18  # rows of the index that the rows of a piece are among
+_FEW = 1000  # keys that are found one by one, by bisection; of more, all keys are gone through
+_SHOWN = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +105,7 @@ class Selection:
             )
         return found
 
-    def keys(self) -> tuple[np.ndarray, np.ndarray]:
+    def key_columns(self) -> tuple[np.ndarray, np.ndarray]:
         """The keys end to end, and N+1 offsets, checked."""
         ends, data = self.columns["key_offsets"].array(), self.columns["key_data"].array()
         if (
@@ -110,6 +114,11 @@ class Selection:
         ):  # fmt: skip
             raise IntegrityError(f"{self.path}: its keys do not add up; select again")
         return data, ends
+
+    def keys(self) -> list[bytes]:
+        data, ends = self.key_columns()
+        text = data.tobytes()
+        return [text[a:b] for a, b in itertools.pairwise(ends.tolist())]
 
 
 def is_selection(path: Path) -> bool:
@@ -183,13 +192,10 @@ def _metadata(header: dict[str, Any], path: Path) -> dict[str, Any]:
 def write(
     out: Path, index: Index, pack: Path, positions: np.ndarray, *, expression: str | None = None,
     overwrite: bool = False,
-) -> str:  # fmt: skip
-    """Write a selection, all of it or nothing; return its digest.
+) -> None:  # fmt: skip
+    """Write a selection, all of it or nothing. Paths are absolute; positions ascend, each once.
 
-    Args:
-        out: Absolute, as is the path of the pack.
-        index: Of the pack; it may be one made of another selection, with another pack behind it.
-        positions: Of the samples, ascending, each once.
+    The index may be one made of another selection, with another pack behind it.
     """
     files.check_folder_of(out)
     if os.path.lexists(out) and not is_selection(out):
@@ -197,7 +203,7 @@ def write(
     if os.path.lexists(out) and not overwrite:
         raise OutputExistsError(f"{out}: exists; choose another name, or say overwrite=True")
     digest, samples = index.digest, len(index)
-    columns = {
+    columns: dict[str, Content] = {
         "key_data": gather_values(index, "key_data", positions),
         "key_offsets": gather_offsets(index, "key_offsets", positions),
     }
@@ -208,8 +214,7 @@ def write(
         digest, samples = before["digest"], before["samples"]
         if expression is not None and before.get("expression") is not None:
             expression = f"{before['expression']}; then {expression}"
-        pack = urls.place(_pack_from(pack.parent, before["pack"]))
-        pack = urls.of(before["pack"]) or pack
+        pack = urls.of(before["pack"]) or _pack_from(pack.parent, before["pack"])
         positions = index.column(SOURCE_COLUMN).take(positions)
     place = _relative(pack, out) if urls.of(pack) is None else str(pack)
     metadata = {
@@ -217,14 +222,13 @@ def write(
         "expression": expression, "versions": {"packio": __version__},
     }  # fmt: skip
     try:
-        digest = indexfile.write(out, {"positions": positions, **columns}, metadata)
+        written = indexfile.write(out, {"positions": positions, **columns}, metadata)
     except OSError as error:
         raise CannotCreateError(f"{out}: {error.strerror or error}") from error
     if urls.of(pack) is not None:
         with contextlib.suppress(OSError):
             cache_folder("selections").mkdir(parents=True, exist_ok=True)
-            _mark_of_own(digest).touch()
-    return digest
+            _mark_of_own(written).touch()
 
 
 def _mark_of_own(digest: str) -> Path:
@@ -259,18 +263,10 @@ def gather(index: Index, name: str, rows: np.ndarray) -> Pieces:
     )
 
 
-def gather_offsets(index: Index, name: str, rows: np.ndarray) -> Pieces:
+def gather_offsets(index: Index, name: str, rows: np.ndarray) -> np.ndarray:
     """The n+1 offsets of what `gather_values` gathers."""
-
-    def made() -> Iterator[np.ndarray]:
-        end = 0
-        yield np.zeros(1, np.int64)
-        for _, lengths in _lengths(index, name, rows):
-            ends = np.cumsum(lengths) + end
-            end = int(ends[-1])
-            yield ends
-
-    return Pieces(np.dtype(np.int64), (len(rows) + 1,), made)
+    lengths = [lengths for _, lengths in _lengths(index, name, rows)]
+    return np.concatenate([np.zeros(1, np.int64), *lengths]).cumsum()
 
 
 def gather_values(index: Index, name: str, rows: np.ndarray) -> Pieces:
@@ -279,17 +275,14 @@ def gather_values(index: Index, name: str, rows: np.ndarray) -> Pieces:
     offsets = next(key for key, value in RAGGED.items() if value == top)
     column = index.column(name)
 
-    def made() -> Iterator[np.ndarray]:
+    def make() -> Iterator[np.ndarray]:
         for starts, lengths in _lengths(index, offsets, rows):
-            if not (total := int(lengths.sum())):
-                continue
-            first, last = int(starts[0]), int(starts[-1] + lengths[-1])
-            ends = np.cumsum(lengths)
-            places = np.repeat(starts - first - ends + lengths, lengths) + np.arange(total)
-            yield column.span(first, last)[places]
+            first, ends = int(starts[0]), lengths.cumsum()
+            places = np.repeat(starts - first - ends + lengths, lengths) + np.arange(ends[-1])
+            yield column.span(first, int(starts[-1] + lengths[-1]))[places]
 
-    count = sum(int(lengths.sum()) for _, lengths in _lengths(index, offsets, rows))
-    return Pieces(column.dtype, (count, *column.shape[1:]), made)
+    count = int(gather_offsets(index, offsets, rows)[-1])
+    return Pieces(column.dtype, (count, *column.shape[1:]), make)
 
 
 def _groups(rows: np.ndarray) -> Iterator[np.ndarray]:
@@ -312,3 +305,48 @@ def _lengths(index: Index, name: str, rows: np.ndarray) -> Iterator[tuple[np.nda
                 f"{index.path}: column {name} does not ascend; restore the index or pack again"
             )
         yield ends[group - first], ends[group - first + 1] - ends[group - first]
+
+
+def find_keys(
+    index: Index, wanted: Sequence[bytes], where: object, *, shown: bool = False
+) -> np.ndarray:
+    r"""Positions of some keys, (n,) int64, in their order.
+
+    Shown keys may be as Arrow's text has them: bytes that are not UTF-8 as ``\xNN``.
+    """
+    places: dict[bytes, int] = {}
+    if len(wanted) <= _FEW:
+        for key in dict.fromkeys(wanted):
+            with contextlib.suppress(KeyNotFoundError):
+                places[key] = index.find(key)
+    else:
+        asked = set(wanted)
+        places = {key: row for row, key in enumerate(index.every_key()) if key in asked}
+    if shown and (asked := {key for key in wanted if key not in places and b"\\x" in key}):
+        for row, key in enumerate(index.every_key()):
+            if not key.isascii() and (text := _shown_key(key)) in asked:
+                places.setdefault(text, row)
+    if missing := [key for key in wanted if key not in places]:
+        first_ones = ", ".join(repr(os.fsdecode(key)) for key in missing[:_SHOWN])
+        raise KeyNotFoundError(
+            f"{where}: {len(missing)} of {len(wanted)} keys are not in the pack: {first_ones}"
+        )
+    return np.array([places[key] for key in wanted], np.int64)
+
+
+def _shown_key(key: bytes) -> bytes:
+    return key.decode("utf-8", "backslashreplace").encode()
+
+
+def compare_keys(
+    index: Index, positions: np.ndarray, expected: Sequence[bytes], where: object
+) -> None:
+    """Compare the keys at some positions with those of a table, which may be shown as text."""
+    for position, key in zip(positions.tolist(), expected, strict=True):
+        own = index.key(position)
+        if key not in (own, _shown_key(own)):
+            raise OptionError(
+                f"{where}: sample {position} has the key {os.fsdecode(own)!r}, the table says "
+                f"{os.fsdecode(key)!r}: the table is of another pack, or the pack has changed; "
+                "leave the column index out to go by keys"
+            )

@@ -548,7 +548,7 @@ def test_the_end_of_an_epoch_is_looked_for_first(
     packs: list[pathlib.Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[object] = []
-    monkeypatch.setattr(replaying, "samples_of", lambda *_, **__: made.append(1))
+    monkeypatch.setattr(replaying, "describe_sample", lambda *_, **__: made.append(1))
     for steps in ((0, 10**12), range(10**12, -1, -1)):
         with pytest.raises(OptionError, match="epoch 0 has 13 steps"):
             packio.replay(packs[0], steps, seed=1, epoch=0, batch_size=4)

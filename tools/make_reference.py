@@ -10,10 +10,8 @@ each room of public names, which mkdocstrings fills with their docstrings when t
 from __future__ import annotations
 
 import argparse
-import importlib
 import inspect
 import pathlib
-import pkgutil
 import re
 import sys
 import typing
@@ -79,11 +77,9 @@ def _shows_inherited(value: Any) -> bool:
 
 def _commands() -> str:
     lines = ["# Commands", "", _MADE, "", "`packio COMMAND --help` prints the same texts.", ""]
-    names = sorted(m.name for m in pkgutil.iter_modules(cli.__path__) if m.name[0] != "_")
-    for name in names:
-        run = importlib.import_module(f"packio.cli.{name}").run
+    for name in sorted(cli.COMMANDS):
         command = name.replace("_", "-")
-        lines += [f"## packio {command}", "", *_command(command, run)]
+        lines += [f"## packio {command}", "", *_command(command, cli.find_command(name))]
     return "\n".join(lines)
 
 

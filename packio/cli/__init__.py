@@ -1,9 +1,9 @@
-"""The command line: one module a command, found by its place in this folder.
+"""The command line: a command is a function of a module of this folder; see `COMMANDS`.
 
-The module ``bench_decode.py`` is the command ``packio bench-decode``. Its function ``run`` has
-typer annotations; its docstring is the help text. A command parses, calls the library and prints.
-An error of packio becomes one line on stderr and the exit code of its class. Modules that begin
-with an underscore are helpers of the commands.
+The function ``bench_decode`` is the command ``packio bench-decode``. It has typer annotations; its
+docstring is the help text. A command parses, calls the library and prints. An error of packio
+becomes one line on stderr and the exit code of its class. Modules that begin with an underscore are
+helpers of the commands.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import importlib
 import inspect
 import logging
 import os
-import pkgutil
 import signal
 import sys
 import warnings
@@ -27,6 +26,18 @@ from packio.cli._output import as_typed, discard, open_streams, tell, until_read
 from packio.errors import OptionError, OutputError, PackioError, printable
 from packio.system import interrupts
 
+COMMANDS = {  # function → its module
+    name: module for module, names in {
+        "checking": ("cache", "find_duplicates", "verify", "warm"),
+        "contents": ("info", "ls"),
+        "converting": ("convert", "merge", "reindex"),
+        "fields": ("add", "drop_field"),
+        "measuring": ("bench_decode", "bench_load", "bench_memory_format", "doctor"),
+        "packing": ("append", "pack"),
+        "pages": ("replay", "view"),
+        "samples": ("cat", "export", "extract", "select"),
+    }.items() for name in names
+}  # fmt: skip
 INTERRUPTED = 130
 _GO_ON = {"pack", "convert", "merge", "add"}  # what an interrupted run of them made is kept
 _EPILOG = (
@@ -50,14 +61,20 @@ def build(only: str | None = None, held: interrupts.deferred | None = None) -> t
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    names = [m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")]
-    chosen = [n for n in names if n.replace("_", "-") == only] or names
-    for name in chosen:
-        module = importlib.import_module(f"packio.cli.{name}")
-        paragraphs = inspect.cleandoc(module.run.__doc__ or "").split("\n\n")
+    for name in [n for n in COMMANDS if n.replace("_", "-") == only] or sorted(COMMANDS):
+        run = find_command(name)
+        paragraphs = inspect.cleandoc(run.__doc__ or "").split("\n\n")
         text = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
-        app.command(name.replace("_", "-"), help=text, epilog=_EPILOG)(_quietly(module.run, held))
+        app.command(name.replace("_", "-"), help=text, epilog=_EPILOG)(_quietly(run, held))
     return app
+
+
+def find_command(name: str) -> Callable[..., None]:
+    """Import the function of a command."""
+    run: Callable[..., None] = getattr(
+        importlib.import_module(f"packio.cli.{COMMANDS[name]}"), name
+    )
+    return run
 
 
 def _quietly(

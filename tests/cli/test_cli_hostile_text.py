@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import pkgutil
 import re
 import subprocess
 import sys
@@ -24,11 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-NAMES = sorted(
-    m.name.replace("_", "-")
-    for m in pkgutil.iter_modules(packio.cli.__path__)
-    if not m.name.startswith("_")
-)
+NAMES = sorted(name.replace("_", "-") for name in packio.cli.COMMANDS)
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\x7f"
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 needs_bash = pytest.mark.skipif(not os.path.exists("/bin/bash"), reason="needs bash")

@@ -20,7 +20,7 @@ import pytest
 from PIL import Image, ImageOps
 
 import packio
-from packio.cli import _output, ls
+from packio.cli import _output, contents
 from packio.index import indexfile
 from packio.index.columns import ragged
 from packio.inspecting import info
@@ -235,7 +235,7 @@ def test_ls_lists_a_long_pack_in_little_memory(long_pack: pathlib.Path) -> None:
     with packio.open(long_pack) as pack:
         tracemalloc.start()
         try:
-            count = sum(1 for _ in ls._aligned(pack, info.list_samples(pack)))
+            count = sum(1 for _ in contents._aligned(pack, info.list_samples(pack)))
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 import packio
-from packio.cli import find_duplicates
+from packio.cli.checking import find_duplicates
 from packio.errors import OptionError, OutputExistsError
 from packio.packing import duplicates
 
@@ -140,7 +140,7 @@ def test_the_command_shows_how_far_it_is(
     pack: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("packio.cli._progress._PLAIN_SECONDS", 0.0)
-    find_duplicates.run(pack)
+    find_duplicates(pack)
     assert "decoding 9/9 (100%)" in capsys.readouterr().err
-    find_duplicates.run(pack, quiet=True)
+    find_duplicates(pack, quiet=True)
     assert capsys.readouterr().err == ""

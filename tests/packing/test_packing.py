@@ -27,7 +27,7 @@ from made import image_tree, png
 from PIL import Image, features
 
 import packio
-from packio.cli.pack import show_dry_run
+from packio.cli.packing import show_dry_run
 from packio.errors import (
     BadImagesError,
     CannotCreateError,

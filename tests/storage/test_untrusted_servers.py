@@ -271,10 +271,10 @@ def test_credentials_are_in_nothing_that_is_shown_or_kept(
 def test_cache_shows_no_credentials(
     guarded: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from packio.cli import cache
+    from packio.cli.checking import cache
 
     packio.PackDataset(guarded, local_copy=tmp_path, local_bytes=1 << 20)
-    cache.run(local_copy=[tmp_path], clear=False, as_json=False)
+    cache(local_copy=[tmp_path], clear=False, as_json=False)
     assert "samples of http" in (said := capsys.readouterr().out)
     assert SECRET.decode() not in said
 

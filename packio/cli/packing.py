@@ -1,8 +1,9 @@
-"""``packio pack``."""
+"""``packio pack`` and ``packio append``."""
 
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +23,7 @@ from packio.cli._output import (
 )
 from packio.cli._progress import ProgressLine
 from packio.errors import OptionError
+from packio.packing.appending import AppendReport
 from packio.packing.planning import Advice, DryRun, LevelsAdvice
 
 _TO_WRITE = {*group.RUN, *group.PARTS, *group.SEEK_POINTS} - {"check"}  # nothing to a dry run
@@ -32,7 +34,7 @@ _TO_WRITE = {*group.RUN, *group.PARTS, *group.SEEK_POINTS} - {"check"}  # nothin
     group.LEVELS, group.RUN,
     group.PARTS, group.of_plugins("sources"), group.of_plugins("formats"),
 )  # fmt: skip
-def run(
+def pack(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="A folder of class folders of "
         "images; a list (CSV, JSONL), an archive, a COCO file, parquet; folders of images and "
         "masks; a pack; or MODULE:OBJECT, a dataset.")],
@@ -118,3 +120,57 @@ def _print_advice(advice: Advice) -> None:
     refused = f"  ({advice.refused} refused)" if advice.refused else ""
     say(f"  {options:<40} {advice.bytes / 1e6:>9,.1f} MB "
           f"{advice.images_per_second:>7,.0f} img/s {time:>11}{refused}")  # fmt: skip
+
+
+@group.takes(
+    group.SOURCE, group.BOXES, group.SHARD_SIZE, group.RAISE_OR_SKIP, group.WORKERS,
+    group.of_plugins("sources"),
+)  # fmt: skip
+def append(
+    pack: Annotated[Path, typer.Argument(metavar="PACK",
+        help="The pack to add to: a folder of shards.")],
+    source: Annotated[str, typer.Argument(metavar="SOURCE",
+        help="What the pack was made of, as for `packio pack`.")],
+    *,
+    compare: Annotated[bool, typer.Option("--compare", help="Add nothing: compare the samples that "
+        "both have, and list those that differ.")] = False,
+    as_json: option.Json = False,
+    quiet: option.Quiet = False,
+    more: dict[str, Any],
+) -> None:  # fmt: skip
+    """Add the new samples of a source to a pack. Run it daily: nothing is added twice.
+
+    A sample is known by its key. Samples of the pack stay as they are; samples that the source has
+    lost are listed, and --compare lists those that it has changed. New classes get the next
+    numbers, so old numbers never change. Programs that read the pack meanwhile go on reading the
+    old samples; but workers that are spawned later, and saved selections, need the pack opened
+    anew.
+
+    Example: packio pack photos photos.tar --shard-size 1GB; packio append photos.tar photos
+    """
+    with ProgressLine(quiet=quiet) as progress:
+        report = packing.append(pack, source, compare=compare, progress=progress, **more)
+    warn(report.warnings)
+    if as_json:
+        print_json(report)
+    elif not quiet:
+        _print_append(report, pack)
+
+
+def _print_append(report: AppendReport, pack: Path) -> None:
+    new = f", {counted(len(report.new_classes), 'new class')}" if report.new_classes else ""
+    skipped = f", {report.skipped:,} bad ones left out" if report.skipped else ""
+    if report.changed is None:
+        done = f"{report.added:,} added{new}{skipped}; {report.known:,} were there"
+    else:
+        done = f"nothing added; {report.known:,} are there, {len(report.changed):,} differ"
+    say(f"{escaped(str(pack))}: {done}; {counted(report.total, 'image')} in all, "
+        f"{report.seconds:.1f} s")  # fmt: skip
+    for keys, what in (
+        (report.changed, "differ in the source"),
+        (report.deleted, "are not in the source"),
+    ):
+        if keys:
+            say(f"{len(keys):,} {what}; the pack keeps what it has:")
+            print_some([escaped(key) for key in keys], "(--json lists all)")
+    say(f"digest {report.digest}")

@@ -1,4 +1,4 @@
-"""``packio add``."""
+"""``packio add`` and ``packio drop-field``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from packio.errors import OptionError
 
 
 @group.takes(group.ADDING)
-def run(
+def add(
     pack: option.Pack,
     field: Annotated[list[str], typer.Option("--field", metavar="NAME=FROM", help="Name, and where "
         "values come from: a folder, a table, or package.module:function.")] = ...,  # type: ignore[assignment]  # typer: the option must be given
@@ -59,7 +59,7 @@ def run(
     if as_json:
         print_json(report)
     elif not quiet:
-        _show(report, pack)
+        _print_added(report, pack)
 
 
 def _values(origin: str) -> Any:
@@ -73,7 +73,7 @@ def _values(origin: str) -> Any:
     return function(origin)
 
 
-def _show(report: Any, pack: Path) -> None:
+def _print_added(report: Any, pack: Path) -> None:
     if report.kept and not report.samples + report.missing:
         say(f"{escaped(str(pack))}: up to date: no shard lacks {report.name}; nothing to add")
         _show_unfilled(report)
@@ -112,3 +112,34 @@ def _show_unfilled(report: Any) -> None:
             f"{report.unfilled:,} samples lack {report.name} in shards where others have it, and "
             "stay without; --overwrite in place of --only-new makes all values anew"
         )
+
+
+def drop_field(
+    pack: option.Pack,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The field to drop.")],
+    as_json: option.Json = False,
+    quiet: option.Quiet = False,
+) -> None:
+    """Take a field out of a pack. Files that hold nothing else are removed.
+
+    Values among those of other fields stay in their files, unseen; `packio convert` makes a pack
+    without them.
+
+    Example: packio drop-field photos.tar latent
+    """
+    from packio.packing.adding_field import drop_field as drop
+
+    report = drop(pack, name)
+    if as_json:
+        print_json(report)
+    elif not quiet:
+        say(
+            f"{escaped(str(pack))}: {name} is dropped; {counted(len(report.removed), 'file')} "
+            f"removed, {report.freed:,} bytes"
+        )
+        if report.remaining:
+            say(
+                f"{report.remaining:,} bytes of its values stay in files that hold other fields, "
+                "too; to be rid of them: packio convert"
+            )
+        say(f"digest {report.digest}")

@@ -1,17 +1,26 @@
-"""``packio info``."""
+"""``packio info`` and ``packio ls``."""
 
 from __future__ import annotations
 
+import base64
+import itertools
+import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from packio.cli import _options as option
 from packio.cli._output import as_size, counted, escaped, print_json, say
-from packio.errors import printable
+from packio.errors import IntegrityError, printable
+
+if TYPE_CHECKING:
+    from packio.inspecting.info import Line
+    from packio.packs.opening import Pack
+
 
 _CLASSES_SHOWN = 5
 _Lines = Iterator[tuple[str, str]]
@@ -23,7 +32,7 @@ def _page(plot: Path | None) -> Path | None:
     return plot
 
 
-def run(
+def info(
     pack: Annotated[Path | None, typer.Argument(metavar="PACK",
         help="The pack: a file, or a folder of shards.")] = None,
     stats: Annotated[int | None, typer.Option(min=0, metavar="N",
@@ -54,26 +63,25 @@ def run(
     Example: packio info --system
     """
     import packio
-    from packio.inspecting import info
-    from packio.inspecting.info import describe
+    from packio.inspecting import info as inspecting
     from packio.inspecting.overview import write_overview
     from packio.inspecting.pages import check_place
 
     if system:
-        _print_system(info.system(), as_json=as_json)
+        _print_system(inspecting.system(), as_json=as_json)
         return
     if pack is None:
         raise typer.BadParameter("name a pack, or ask for --system")
     if plot is not None:
         check_place(plot)
     with packio.open(pack, index=index) as opened:
-        summary = describe(opened)
+        summary = inspecting.describe(opened)
         if stats is not None:
             from packio.packs import pixel_statistics
 
             summary["statistics"] = pixel_statistics.measure(opened, stats or None)
         if buckets is not None:
-            summary["buckets"] = info.in_buckets(opened, buckets)
+            summary["buckets"] = inspecting.in_buckets(opened, buckets)
         if plot is not None:
             write_overview(opened, plot)
     if as_json:
@@ -201,3 +209,111 @@ def _print_rich(summary: dict[str, Any]) -> None:
             table.add_row(Text(printable(f"  {name}"), "cyan"), Text(printable(text)))
         console.print(table)
         console.print()
+
+
+_COLUMNS = ("index", "key", "class", "label", "bytes", "width", "height", "encoding", "file",
+            "offset")  # fmt: skip
+_LINES = 1024  # written together
+_WIDEST_CLASS = 24  # characters
+
+
+def ls(
+    pack: option.Pack,
+    classes: option.Classes = None,
+    split: option.Split = None,
+    limit: Annotated[int | None, typer.Option(min=0, metavar="N",
+        help="Stop after N samples.")] = None,
+    index: option.Index = None,
+    as_json: Annotated[bool, typer.Option("--json",
+        help="One JSON object a line. Keys are surrogate-escaped.")] = False,
+    as_tsv: Annotated[bool, typer.Option("--tsv",
+        help="Tab-separated values, below a line of headings.")] = False,
+) -> None:  # fmt: skip
+    r"""List the samples of a pack: index, class, bytes, pixels, encoding, offset and key.
+
+    In a key, a backslash and each character that cannot be printed is shown as \\, \n, \t, \r or
+    \xNN (a byte). So each key is one line, and no two keys look the same.
+
+    Example: packio ls photos.lmdb --class cats --limit 10
+
+    Example: packio ls photos.lmdb --json | jq -r 'select(.width < 64) | .key'
+    """
+    import packio
+    from packio.inspecting.info import list_samples
+
+    if as_json and as_tsv:
+        raise typer.BadParameter("--json and --tsv exclude each other")
+    with packio.open(pack, index=index) as opened:
+        lines = itertools.islice(list_samples(opened, classes or None, split), limit)
+        text = (_json if as_json else _tsv if as_tsv else _aligned)(opened, lines)
+        while block := "".join(itertools.islice(text, _LINES)):
+            say(block, end="")
+
+
+def _class_text(label: Any, classes: list[str]) -> str:
+    """Name the class of a label, or all classes of a vector; numbers without names."""
+    if label is None:
+        return "-"
+    if isinstance(label, int):
+        return escaped(classes[label]) if 0 <= label < len(classes) else str(label)
+    if len(label) != len(classes):
+        return _label_text(label)
+    names = (escaped(c) for c, value in zip(classes, label, strict=True) if value > 0)
+    return ",".join(names) or "-"
+
+
+def _label_text(label: Any) -> str:
+    if label is None:
+        return ""
+    return str(label) if isinstance(label, int) else ",".join(f"{value:g}" for value in label)
+
+
+def _aligned(pack: Pack, lines: Iterator[Line]) -> Iterator[str]:
+    from rich.cells import cell_len
+
+    classes = pack.classes
+    digits = max(len(str(len(pack) - 1)), 5)
+    room = min(max((cell_len(escaped(c)) for c in classes), default=1), _WIDEST_CLASS)
+    layout = f"{{:>{digits}}}  {{}}  {{:>9}}  {{:>11}}  {{:<8}}  {{:>12}}  {{}}\n"
+    if sys.stdout.isatty():
+        heading = "class".ljust(room)
+        yield layout.format("index", heading, "bytes", "pixels", "encoding", "offset", "key")
+    for row, key, label in lines:
+        size = f"{row.width}x{row.height}"
+        name = _class_text(label, classes)
+        name += " " * (max(room, 5) - cell_len(name))  # East Asian characters take two cells
+        yield layout.format(
+            row.position, name, row.length, size, row.encoding, row.offset, escaped(key)
+        )
+
+
+def _tsv(pack: Pack, lines: Iterator[Line]) -> Iterator[str]:
+    yield "\t".join(_COLUMNS) + "\n"
+    for line, entry in _entries(pack, lines):
+        texts = {"key": escaped(line.key), "class": _class_text(line.label, pack.classes),
+                 "label": _label_text(line.label), "file": escaped(entry["file"])}  # fmt: skip
+        yield "\t".join(map(str, (entry | texts).values())) + "\n"
+
+
+def _json(pack: Pack, lines: Iterator[Line]) -> Iterator[str]:
+    for line, entry in _entries(pack, lines):
+        if line.key.decode("utf-8", "replace").encode() != line.key:  # not UTF-8
+            entry["key_base64"] = base64.b64encode(line.key).decode("ascii")
+        yield json.dumps(entry) + "\n"
+
+
+def _entries(pack: Pack, lines: Iterator[Line]) -> Iterator[tuple[Line, dict[str, Any]]]:
+    """Each sample with the values of all columns, as JSON takes them."""
+    classes, files = pack.classes, [name for name, _, _ in pack.index_file.files()]
+    for line in lines:
+        row, key, label = line
+        if row.file >= len(files):
+            raise IntegrityError(
+                f"{pack.index_file.path}: sample {row.position} lies in file {row.file}, of "
+                f"{len(files)}; restore the index, or make it anew: packio reindex"
+            )
+        named = isinstance(label, int) and 0 <= label < len(classes)
+        values = (row.position, os.fsdecode(key), classes[label] if named else None, label,
+                  row.length, row.width, row.height, row.encoding, files[row.file],
+                  row.offset)  # fmt: skip
+        yield line, dict(zip(_COLUMNS, values, strict=True))

@@ -34,10 +34,9 @@ Size = tuple[int, int]  # (height, width), pixels
 
 
 def sizes_of_area(area: int, step: int = STEP, max_ratio: float = MAX_RATIO) -> list[Size]:
-    """Sizes of nearly one area, from tall to wide, for models that take sides of some multiple.
+    """Sizes of nearly one area, from tall to wide: a square, and one or two for each multiple.
 
-    One is a square. Then each multiple of ``step`` is a side; the other side is the largest
-    multiple that keeps to the area, and to the ratio of the longer side to the shorter one.
+    The other side is the largest multiple of ``step`` that keeps to area and ratio.
     """
     is_ratio = type(max_ratio) in (int, float) and 1 <= max_ratio < math.inf
     if type(area) is not int or type(step) is not int or step < 1 or not is_ratio:
@@ -141,11 +140,7 @@ def choose_buckets(
 
 
 def parse_buckets(text: str) -> Buckets:
-    """The buckets that a command line asks for.
-
-    As ``"1024x1024,896x1152"``, height and width of each, or ``"area=1048576"``, with ``step=`` and
-    ``max_ratio=`` if wanted: ``"area=1048576,step=64,max_ratio=2"``.
-    """
+    """Parse "1024x1024,896x1152" (height, width), or "area=1048576,step=64,max_ratio=2"."""
     parts = text.split(",")
     named = dict(part.partition("=")[::2] for part in parts if "=" in part)
     try:

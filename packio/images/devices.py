@@ -101,11 +101,10 @@ def numbered(device: torch.device) -> torch.device:
 
 @contextlib.contextmanager
 def side_stream(device: torch.device) -> Iterator[torch.device]:
-    """Work on a CUDA stream of packio's own, one thread at a time.
+    """Work on a CUDA stream of packio's own, one thread at a time; on the CPU nothing happens.
 
     The context is the device with its number. At the end, all work on the stream is complete. A
-    tensor made there may be used on any stream, after ``record_stream``, as PyTorch demands of
-    memory of another stream. On the CPU there are no streams, and the context does nothing.
+    tensor made there may be used on any stream, after ``record_stream``.
     """
     device = numbered(device)
     if device.type != "cuda":
@@ -123,9 +122,5 @@ def side_stream(device: torch.device) -> Iterator[torch.device]:
 
 @functools.cache  # CUDA does not survive a fork, so this need not either
 def _stream(device: torch.device) -> torch.cuda.Stream:
-    """Make the stream of a device, with high priority.
-
-    PyTorch has 32 streams of each priority and hands them out in turn. Those of normal priority are
-    shared with everybody, `packio.DevicePrefetcher` and torchvision included.
-    """
+    # PyTorch hands out 32 streams of each priority in turn: others share those of normal priority.
     return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]  # torch's own

@@ -174,10 +174,7 @@ def _pillow_facts(data: bytes) -> Facts:
 
 
 def opened(data: bytes, where: str = "") -> ImageFile.ImageFile:
-    """Open an image with Pillow, of any format that Pillow or an installed plugin of it knows.
-
-    ``where`` begins the message of an error, as "mask: ".
-    """
+    """Open an image with Pillow and its plugins; ``where`` begins an error, as "mask: "."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -260,9 +257,8 @@ class JpegHeader(NamedTuple):
 def parse_jpeg(data: bytes) -> JpegHeader | None:  # noqa: C901 (one loop over segments)
     """Read a JPEG's header: the segments before the image data.
 
-    None if the file is unusual, so that Pillow has to read it: it does not start with SOI, a
-    segment runs past the end, no frame header precedes the data, or there is a marker that Pillow
-    refuses and libjpeg passes over, as TEM.
+    None if Pillow has to read it: no SOI, a segment that runs past the end, no frame header before
+    the data, or a marker that Pillow refuses and libjpeg passes over, as TEM.
     """
     if data[:2] != b"\xff\xd8":
         return None
@@ -302,11 +298,7 @@ def parse_jpeg(data: bytes) -> JpegHeader | None:  # noqa: C901 (one loop over s
 
 
 def has_dct(data: bytes) -> bool:
-    """Whether a JPEG can be decoded at a smaller size.
-
-    Of a lossless one, libjpeg-turbo 3.1 writes all pixels, beyond the end of the smaller image; or
-    Pillow calls it broken.
-    """
+    """Whether a JPEG can be decoded smaller; of lossless ones, libjpeg-turbo writes all pixels."""
     found = parse_jpeg(data)
     return found is not None and not found.lossless
 

@@ -1,12 +1,11 @@
 """Frames: which box of an image is taken, the size that it gets, where it lies on the output.
 
-Images, masks and boxes follow the same frame. A frame is numbers alone: nothing is read or decoded.
-The attributes of a `Frame`, a `Placement` and a box are numbers, or columns of N numbers that
-describe N images; `each` splits such columns into N frames or placements.
+Images, masks and boxes follow the same frame. The attributes of a `Frame`, a `Placement` and a box
+are numbers, or columns of N numbers that describe N images; `each` splits such columns.
 
 A formula that is written with these functions gives for a column the same bits as for its numbers
-one by one. A single sample is planned with Python's numbers, which NumPy would make slow: an
-operation takes 0.1 µs on a number and 1 µs on an array of one.
+one by one. A single sample is planned with Python's numbers: an operation takes 0.1 µs on a number
+and 1 µs on an array of one.
 """
 
 from __future__ import annotations
@@ -53,12 +52,10 @@ def exp(value: Real) -> Real:
 
 
 def smaller(a: Real, b: Real) -> Real:
-    """The smaller of two numbers."""
     return np.minimum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else min(a, b)
 
 
 def larger(a: Real, b: Real) -> Real:
-    """The larger of two numbers."""
     return np.maximum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else max(a, b)
 
 
@@ -116,10 +113,7 @@ class Placement(NamedTuple):
 
 
 def each(columns: T, count: int) -> list[T]:
-    """Split a tuple of columns, as a frame, into ``count`` tuples of numbers of the same type.
-
-    An item is an (N,) array, a tuple of such items, or a value that all N have.
-    """
+    """Split (N,) arrays, tuples of them, and values that all N have, into ``count`` tuples."""
     new = functools.partial(tuple.__new__, type(columns))
     return list(map(new, zip(*(_items(column, count) for column in columns), strict=True)))
 
@@ -145,10 +139,7 @@ def whole(height: Integer, width: Integer) -> Frame:
 
 
 def scaled(frame: Frame, size: tuple[Integer, Integer], to: tuple[Integer, Integer]) -> Frame:
-    """The same part of another picture of the same scene, made into an output of the same size.
-
-    ``size`` and ``to`` are (height, width) of both, upright. The same size gives the same frame.
-    """
+    """The same part of a picture of another (height, width), ``to``; both sizes are upright."""
     top, height = _scaled_side(frame.top, frame.height, size[0], to[0])
     left, width = _scaled_side(frame.left, frame.width, size[1], to[1])
     return frame._replace(top=top, left=left, height=height, width=width)
@@ -161,11 +152,11 @@ def _scaled_side(start: Integer, length: Integer, of: Integer, to: Integer) -> A
 
 
 def shown(frame: Frame, how: str = "nearest", *, fast: bool = False) -> Frame:
-    """The part of a frame that the output shows. It makes the same output from a smaller box.
+    """The part of a frame that the output shows: the same output from a smaller box, never empty.
 
-    The box is never empty. Resized "bilinear" and "bicubic" it begins where the frame begins, so
-    that its values stay the same; or, if ``fast``, also where that moves the image by a few
-    hundredths of a pixel only. Any other way of resizing needs the whole frame.
+    Resized "bilinear" and "bicubic" it begins where the frame begins, so that its values stay the
+    same; if ``fast``, also where that moves the image by a few hundredths of a pixel only. Any
+    other way of resizing needs the whole frame.
     """
     f = frame
     fills = (f.out_top == 0) & (f.out_left == 0)
@@ -219,10 +210,7 @@ def _pairs(a: Real, b: Real) -> Any:
     """A pair of numbers, or an (N,) array of pairs."""
     if not is_column(a):
         return a, b
-    pairs = np.empty(len(a), object)
-    for i, pair in enumerate(zip(a.tolist(), b.tolist(), strict=True)):
-        pairs[i] = pair
-    return pairs
+    return np.fromiter(zip(a.tolist(), b.tolist(), strict=True), object, len(a))
 
 
 def _reached_of_each(side: tuple[Integer, ...], radius: int, *, fast: bool) -> Any:
@@ -238,10 +226,7 @@ def _reached_of_each(side: tuple[Integer, ...], radius: int, *, fast: bool) -> A
 def _reached(
     length: int, to: int, out_start: int, out: int, radius: int, fast: bool
 ) -> tuple[int, int, int, int]:
-    """Which pixels of a side the resizing filters need, if only a part of the result is shown.
-
-    Returns:
-        First pixel and number of pixels of the side; first pixel and number of the result's.
+    """First pixel and number of pixels that filters need of a side; the same of the result.
 
     Source: PyTorch 2.13, ``UpSampleKernel.cpp``, ``_compute_indices_min_size_weights_aa``: pixel i
     of the result is made of those within radius * max(ratio, 1) around (i + 0.5) * ratio.
@@ -267,10 +252,7 @@ def _reached(
 def stored_box(
     box: tuple[Integer, ...], orientation: Integer, height: Integer, width: Integer
 ) -> Box:
-    """Where a box of the upright image lies in the stored one, of height and width.
-
-    The steps of `oriented` are undone from the last to the first.
-    """
+    """Where a box of the upright image lies in the stored one: undo `oriented`, last step first."""
     top, left, high, broad = box
     swapped, across, upside_down = turns(orientation)
     height, width = where(swapped, width, height), where(swapped, height, width)  # upright

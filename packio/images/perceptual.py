@@ -48,9 +48,7 @@ def check_threshold(threshold: int) -> None:
 def near(hashes: np.ndarray, threshold: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Find the pairs of different hashes, (N,) uint64, that differ in at most so many bits.
 
-    Returns:
-        First and second of each pair, (n,) int64 with first < second, sorted; and the bits in which
-        they differ, (n,) int64.
+    First and second of each, first < second, sorted, and the number of bits: (n,) int64.
     """
     check_threshold(threshold)
     found: list[np.ndarray] = []

@@ -98,11 +98,9 @@ def _inflater() -> ModuleType:
 def decode(
     data: bytes, colours: frozenset[int], size: tuple[int, int] | None = None
 ) -> np.ndarray | None:
-    """Decode a plain PNG of one of some colour types.
+    """Decode a plain PNG of some colour types: (H, W, C) uint8; of a palette its indices.
 
-    Returns:
-        (H, W, C) uint8: 3 channels of RGB, 1 channel of gray or of indices into a palette. None if
-        the PNG is not plain or has another size than ``size``, or if there is no native core.
+    None if the PNG is not plain or has another size than ``size``, or if there is no native core.
     """
     if native.why_not():
         return None
@@ -128,11 +126,9 @@ def _parse(data: bytes, colours: frozenset[int], size: tuple[int, int] | None) -
         return None
     if not 0 < width * height <= MOST_PIXELS or size not in (None, (height, width)):
         return None
-    view = memoryview(data)
+    view, counts, compressed = memoryview(data), dict[bytes, int](), bytearray()
     if not _is_right(view, 8, length):
         return None
-    counts: dict[bytes, int] = {}
-    compressed = bytearray()
     entries = _walk(view, _RULES[colour], counts, compressed)
     if entries is None or b"IDAT" not in counts or (colour == PALETTE and not entries):
         return None
@@ -142,12 +138,9 @@ def _parse(data: bytes, colours: frozenset[int], size: tuple[int, int] | None) -
 def _walk(
     view: memoryview, rules: dict[bytes, _Rule], counts: dict[bytes, int], compressed: bytearray
 ) -> int | None:
-    """Check the chunks behind IHDR up to IEND, which ends the PNG.
+    """Check the chunks behind IHDR: entries of the palette; None if one is damaged or unusual.
 
     ``counts`` gets the number of chunks of each name, ``compressed`` what IDAT chunks hold.
-
-    Returns:
-        The number of entries of the palette; None if a chunk is damaged, or not allowed.
     """
     position, previous, entries = _CHUNKS_BEGIN, b"IHDR", 0
     while position + 12 <= len(view):
@@ -161,8 +154,12 @@ def _walk(
             compressed += view[position + 8 : position + 8 + length]
         elif name == b"IEND":
             return None if length or position + 12 != len(view) else entries
-        elif not _is_allowed(rules.get(name), length, counts, count) or (
-            name == b"tEXt" and not _is_only_text(view[position + 8 :])
+        elif (
+            (rule := rules.get(name)) is None
+            or count >= rule.most
+            or length not in rule.lengths
+            or not rule.before.isdisjoint(counts)
+            or (name == b"tEXt" and not _is_only_text(view[position + 8 :]))
         ):
             return None
         elif name == b"PLTE":
@@ -173,15 +170,6 @@ def _walk(
         previous = name
         position += 12 + length
     return None
-
-
-def _is_allowed(rule: _Rule | None, length: int, counts: dict[bytes, int], count: int) -> bool:
-    return (
-        rule is not None
-        and count < rule.most
-        and length in rule.lengths
-        and rule.before.isdisjoint(counts)
-    )
 
 
 def _is_only_text(data: memoryview) -> bool:
@@ -201,7 +189,10 @@ def _is_right(view: memoryview, position: int, length: int) -> bool:
 
 def _inflated(compressed: bytearray, size: int) -> bytes | None:
     """Inflate a zlib stream that has to be whole and to give `size` bytes; else None."""
-    if size > _MOST_EXPANSION * len(compressed) or not _begins_stream(compressed):
+    if size > _MOST_EXPANSION * len(compressed) or len(compressed) < 2:
+        return None
+    method, flags = compressed[:2]  # RFC 1950, section 2.2; no dictionary
+    if method & 15 != 8 or method >> 4 > 7 or (method << 8 | flags) % 31 or flags & 32:
         return None
     library: Any = _inflater()
     stream = library.decompressobj()
@@ -212,13 +203,3 @@ def _inflated(compressed: bytearray, size: int) -> bytes | None:
     if len(rows) != size or not stream.eof or stream.unused_data:
         return None
     return rows
-
-
-def _begins_stream(compressed: bytearray) -> bool:
-    """Whether a zlib stream without a dictionary begins so. Source: RFC 1950, section 2.2."""
-    if len(compressed) < 2:
-        return False
-    method, flags = compressed[0], compressed[1]
-    return (
-        method & 15 == 8 and method >> 4 <= 7 and (method << 8 | flags) % 31 == 0 and not flags & 32
-    )

@@ -63,10 +63,7 @@ class Need(NamedTuple):
 
 
 def needed(placement: Placement, height: Integer, width: Integer, how: str, *, fast: bool) -> Need:
-    """What is needed of a stored image for a placement, or of N images for one of columns.
-
-    An image that EXIF turns is resized whole, then turned.
-    """
+    """What is needed of a stored image, or N; an image that EXIF turns is resized whole, turned."""
     frame, orientation = placement.frame, placement.orientation
     upright = orientation == 1
     if upright is True or everywhere(upright):
@@ -86,18 +83,15 @@ def make(
 ) -> list[np.ndarray]:  # fmt: skip
     """Make outputs of an image: by the native core, or else by `decode` and `render`.
 
-    ``stored`` says what the index does of the whole image, or of the level of which all ``needs``
-    are. Under "fast" the pixels of an image that the core declines may differ from those of an
-    output that is made alone.
+    ``stored`` says what the index does of the image, or of the level of which all ``needs`` are.
+    Under "fast" an image that the core declines may get other pixels than an output made alone.
     """
     made: list[Any] = list(outs)
-    left: Sequence[int] | None = None
+    left: Sequence[int] = range(len(needs))
     if decoder.core_takes(stored):
         left = _make_by_core(decoder, data, stored, needs, points, made)
     elif decoder.has_core and stored.encoding == "jpeg":
         decoder.count_declined(native.KIND)
-    if left is None:
-        left = range(len(needs))
     if left:
         part = decode(decoder, data, stored, [needs[view] for view in left])
         for view in left:
@@ -155,15 +149,10 @@ def _grouped(needs: Sequence[Need], *, is_cuttable: bool) -> list[list[int]]:
 
 
 def is_less_at_once(needs: Sequence[Need]) -> Condition:
-    """Whether it takes less to decode the box that holds all boxes than to decode each box.
-
-    Of the outputs of one image, or of N, in columns.
-    """
+    """Whether it takes less to decode the box that holds all boxes; columns: of each image."""
     boxes = [need.box for need in needs]
     top, left = reduce(smaller, (b[0] for b in boxes)), reduce(smaller, (b[1] for b in boxes))
-    bottom, right = (
-        reduce(larger, (box[i] + box[i + 2] for box in boxes)) for i in (0, 1)
-    )  # fmt: skip
+    bottom, right = (reduce(larger, (b[i] + b[i + 2] for b in boxes)) for i in (0, 1))
     return _cost(bottom - top, right - left) < sum(_cost(b[2], b[3]) for b in boxes)
 
 
@@ -180,26 +169,19 @@ class Decoded(NamedTuple):
 
 
 def decode(decoder: Decoder, data: bytes, stored: Described, needs: Sequence[Need]) -> Decoded:
-    """Decode an image once for some outputs by a library; arguments as of `make`.
-
-    It is decoded smaller for a lone output only.
-    """
+    """Decode an image once for some outputs by a library; smaller for a lone output only."""
     scale, (need, *others) = 1, needs
     if need.fast:
         scale = 1 if others or stored.encoding != "jpeg" else scale_of(need)
         pixels, scale = decoder.fast(data, stored, scale)
     else:
         pixels = decoder(data, stored)
-    if scale != 1 or pixels.shape[:2] != (stored.height, stored.width):
-        check_whole(pixels.shape[:2], stored, scale)
+    check_whole(pixels.shape[:2], stored, scale)
     return Decoded(pixels, need.level * scale)
 
 
 def scale_of(need: Need) -> int:
-    """At which part of its size a JPEG is decoded for an output: 1, 2, 4 or 8.
-
-    Under "fast" it is the largest that leaves some more pixels than are needed.
-    """
+    """Divisor to decode a JPEG at under "fast", 1, 2, 4 or 8: some more pixels are left."""
     if not need.fast:
         return 1
     ratio = spare(need) / need.level
@@ -230,10 +212,7 @@ def ratios_of(frame: Frame) -> np.ndarray | None:
 
 
 def spare(need: Need) -> float:
-    """Pixels of the box for one pixel of the output, along the side that has fewer.
-
-    0 if the output can only be made of the image as it is.
-    """
+    """Pixels of the box for one of the output, along the side with fewer; 0: do not shrink it."""
     f = need.frame
     if need.how not in _SMOOTH:
         return 0.0
@@ -241,10 +220,7 @@ def spare(need: Need) -> float:
 
 
 def smallest(need: Need, divisors: Iterable[int]) -> int | None:
-    """Divisor of the smallest level that has enough pixels for an output; None: none has.
-
-    ``divisors`` are those of the levels that there are, the smallest levels first.
-    """
+    """Divisor of the smallest level with pixels enough, of those given smallest first; or None."""
     pixels = spare(need)
     return next((divisor for divisor in divisors if pixels >= SPARE * divisor), None)
 

@@ -64,11 +64,7 @@ def pinned(*, on: bool) -> Iterator[None]:
 
 
 def new_batch(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Make an uninitialised contiguous tensor; in a DataLoader's worker, in shared memory.
-
-    A worker's tensors travel to the main process through shared memory. A tensor that lies there
-    already is not copied again.
-    """
+    """Make an uninitialised contiguous tensor; in a worker, in shared memory: not copied again."""
     if torch.utils.data.get_worker_info() is not None:
         storage = new_storage(math.prod(shape) * dtype.itemsize)
         strides = torch.empty(shape, dtype=dtype, device="meta").stride()

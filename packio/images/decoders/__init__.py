@@ -144,35 +144,21 @@ class Described(Protocol):
 
 
 class Stored(NamedTuple):
-    """A plain description of stored pixels."""
+    """A plain description of stored pixels; see `packio.sample.facts.Facts`."""
 
-    encoding: str  # a key of `packio.images.encodings.CODES`
-    height: int  # pixels, as stored
-    width: int  # pixels, as stored
-    channels: int  # as stored, a palette expanded
-    dtype: str  # "uint8", "uint16" or "float32"
+    encoding: str
+    height: int
+    width: int
+    channels: int
+    dtype: str
 
 
 class Decoder:
     """A chosen decoder, and Pillow for the images that the chosen decoder cannot decode.
 
-    Safe to call from several threads; pickles as its options.
-
-    Args:
-        name: Name of a decoder. "auto" takes, for each encoding, the fastest decoder whose pixels
-            are bit-identical to Pillow's, and packio's native core where that makes outputs.
-            "native" is "auto", and insists that the core is there.
-        mode: "RGB", "GRAY", "RGB_ALPHA" or "UNCHANGED".
-        max_pixels: Refuse images with more pixels.
-
-    Attributes:
-        fallbacks: Images that Pillow decoded because the chosen decoder could not.
-        has_core: Whether the native core makes outputs, as far as it can.
-        declined: How often it did not, by `packio.images.native.REASONS`.
-
-    Raises:
-        OptionError: no such decoder or mode.
-        MissingPackageError: the decoder's package is not installed.
+    Safe to call from several threads; pickles as its options. "auto" takes, for each encoding, the
+    fastest decoder whose pixels are bit-identical to Pillow's, and packio's native core where that
+    makes outputs; "native" is "auto", and insists that the core is there.
     """
 
     def __init__(
@@ -180,14 +166,10 @@ class Decoder:
     ) -> None:
         if mode not in MODES:
             raise OptionError(f"mode={mode!r}: expected one of {', '.join(MODES)}")
-        self.name: str = name
-        self.mode: str = mode
-        self.max_pixels: int = max_pixels
-        self.fallbacks: int = 0
-        self.declined: list[int] = [0] * len(native.REASONS)
-        self.has_core: bool = (
-            name in ("auto", NATIVE) and mode in _CHANNELS and not native.why_not()
-        )
+        self.name, self.mode, self.max_pixels = name, mode, max_pixels
+        self.fallbacks = 0  # images that Pillow decoded because the chosen decoder could not
+        self.declined = [0] * len(native.REASONS)  # by the core
+        self.has_core = name in ("auto", NATIVE) and mode in _CHANNELS and not native.why_not()
         self._lock = ForkSafeLock()
         self._chosen: dict[str, DecoderPlugin] = {}  # by encoding
         self._batching: DecoderPlugin | None = None  # the plugin, if it decodes batches
@@ -251,11 +233,7 @@ class Decoder:
             self.declined[reason] += 1
 
     def fast(self, data: bytes, stored: Described, scale: int) -> tuple[np.ndarray, int]:
-        """Decode one image, less exactly and smaller; see `DecoderPlugin.decode_fast`.
-
-        Returns:
-            The pixels, and their scale: 1 if the library cannot decode at a smaller size.
-        """
+        """Decode less exactly and smaller; the scale is 1 if the library cannot do that."""
         if stored.encoding == "jpeg" and (scale == 1 or encodings.has_dct(data)):
             plugin = self._fitting(stored)
             if plugin is not None and plugin.decode_fast is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import NamedTuple
 
 from packio.errors import DecodeError
 from packio.images import encodings
@@ -26,13 +25,6 @@ _MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # not stuffing, RSTn or fill
 _PNG_HARMLESS = frozenset(
     {b"IHDR", b"IDAT", b"IEND", b"pHYs", b"tIME", b"sRGB", b"gAMA", b"cHRM", b"sBIT", b"bKGD"}
 )
-
-
-class PngHeader(NamedTuple):
-    """The pixels of a PNG, as its IHDR chunk says."""
-
-    depth: int  # bits a sample
-    colour: int  # 0 gray, 2 RGB, 3 palette, 4 gray and alpha, 6 RGB and alpha
 
 
 def plain_jpeg(data: bytes, mode: str) -> encodings.JpegHeader:
@@ -147,8 +139,10 @@ def _ends_at_next_marker(data: bytes, position: int) -> bool:
     return bool(len(markers)) and bool(markers[0] == _EOI)
 
 
-def plain_png(data: bytes) -> PngHeader:
+def plain_png(data: bytes) -> tuple[int, int]:
     """Check that a PNG is complete, without transparency, palette, frames or metadata.
+
+    Returns bits a sample, and the colour type: 0 gray, 2 RGB, 3 palette, 4 and 6 with alpha.
 
     Source: PNG specification, third edition, sections 5.3 (chunks) and 11.2.1 (IHDR).
     """
@@ -161,5 +155,5 @@ def plain_png(data: bytes) -> PngHeader:
             raise DecodeError(f"PNG chunk {kind!r}")
         position += 12 + length
         if kind == b"IEND" and position <= len(data):
-            return PngHeader(data[24], data[25])
+            return data[24], data[25]
     raise DecodeError("no IEND chunk: truncated")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from packio import registry
 from packio.errors import DecodeError, MissingPackageError
@@ -55,16 +55,9 @@ def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
     try:
         pixels: np.ndarray = image.decode(pixfmt=pixfmt)
     except library.JPEGRuntimeError as error:
-        _discard_handle(image)
+        # Keep the handle out of jpeg4py's cache: it may fail on every good image, too.
+        if image.decompressor is not None:
+            image.decompressor.release()
+            image.decompressor = None
         raise DecodeError(f"jpeg4py: {error}") from error
     return pixels[:, :, None] if pixels.ndim == 2 else pixels
-
-
-def _discard_handle(image: Any) -> None:
-    """Keep a handle that has failed out of jpeg4py's cache.
-
-    After some damaged headers it fails on every good image too.
-    """
-    if image.decompressor is not None:
-        image.decompressor.release()
-        image.decompressor = None

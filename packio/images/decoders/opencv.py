@@ -26,7 +26,6 @@ decode_batch = size = None
 
 _COLOURS = {1: "GRAY", 3: "RGB"}
 _PNG_COLOURS = {0: "GRAY", 2: "RGB", 4: "GRAY_ALPHA", 6: "RGB_ALPHA"}
-_PNG_DEPTHS = (8, 16)
 
 
 @functools.cache  # a module: the same in every process
@@ -38,18 +37,14 @@ def version() -> str:
     return str(_library().__version__)
 
 
-def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
-    """Decode a plain image with OpenCV; see `DecoderPlugin.decode`."""
-    return _decoded(data, mode)
-
-
 def decode_fast(data: bytes, mode: str, scale: int) -> np.ndarray:
     if mode == "UNCHANGED":
         raise DecodeError("opencv: nothing is scaled under mode='UNCHANGED'")
-    return _decoded(data, mode, scale)
+    return decode(data, mode, scale)
 
 
-def _decoded(data: bytes, mode: str, scale: int = 1) -> np.ndarray:
+def decode(data: bytes, mode: str = "RGB", scale: int = 1) -> np.ndarray:
+    """Decode a plain image with OpenCV; see `DecoderPlugin.decode`."""
     colours = _colours(data, mode)
     check_gray(mode, is_gray=colours.startswith("GRAY"))
     pixels = _read(data, mode, colours, scale)
@@ -64,14 +59,14 @@ def _colours(data: bytes, mode: str) -> str:
         check_scans(data)
         return _COLOURS[plain_jpeg(data, mode).components]
     depth, colour = plain_png(data)
-    if depth not in _PNG_DEPTHS or colour not in _PNG_COLOURS:
+    if depth not in (8, 16) or colour not in _PNG_COLOURS:
         raise DecodeError(f"opencv: PNG of colour type {colour} with {depth} bits")
     if depth == 16 and mode != "UNCHANGED":
         raise DecodeError(f"opencv: 16 bits do not fit mode={mode!r}")
     return _PNG_COLOURS[colour]
 
 
-def _read(data: bytes, mode: str, colours: str, scale: int = 1) -> np.ndarray:
+def _read(data: bytes, mode: str, colours: str, scale: int) -> np.ndarray:
     import numpy as np
 
     cv2 = _library()

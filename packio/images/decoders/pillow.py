@@ -43,17 +43,8 @@ def prepare() -> None:
     Image.preinit()
 
 
-def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
-    """Decode an image with Pillow; see `DecoderPlugin.decode`."""
-    return _decoded(data, mode, 1)
-
-
-def decode_fast(data: bytes, mode: str, scale: int) -> np.ndarray:
-    """Decode a JPEG at 1/scale of its size; else as `decode`."""
-    return _decoded(data, mode, scale)
-
-
-def _decoded(data: bytes, mode: str, scale: int) -> np.ndarray:
+def decode(data: bytes, mode: str = "RGB", scale: int = 1) -> np.ndarray:
+    """Decode an image with Pillow, a JPEG at 1/scale of its size; see `DecoderPlugin.decode`."""
     import numpy as np
 
     with Decoding("Pillow: "), encodings.opened(data) as image:
@@ -65,6 +56,9 @@ def _decoded(data: bytes, mode: str, scale: int) -> np.ndarray:
             raise ModeError("pixels have more than 16 bits; packio reads up to 16")
         pixels = pixels.astype(np.uint16)
     return pixels[:, :, None] if pixels.ndim == 2 else pixels
+
+
+decode_fast = decode
 
 
 def pixels_of(image: Image.Image, target: str | None = None) -> np.ndarray:

@@ -49,19 +49,6 @@ def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
     import numpy as np
     import torch
 
-    _check(data, mode)
-    library = _library()
-    source = torch.frombuffer(bytearray(data), dtype=torch.uint8)  # of bytes, torch warns
-    try:
-        planes = library.decode_image(source, mode=mode)
-    except (RuntimeError, ValueError) as error:
-        raise DecodeError(f"torchcodec: {str(error).splitlines()[0]}") from error
-    if planes.ndim != 3 or planes.dtype != torch.uint8:
-        raise DecodeError(f"torchcodec: {planes.dtype} of shape {tuple(planes.shape)}")
-    return np.ascontiguousarray(planes.permute(1, 2, 0).numpy())
-
-
-def _check(data: bytes, mode: str) -> None:
     if data[:2] == b"\xff\xd8":
         check_scans(data)
         facts = plain_jpeg(data, mode)
@@ -72,3 +59,12 @@ def _check(data: bytes, mode: str) -> None:
         check_gray(mode, is_gray=colour == _GRAY)
         if depth != 8 or colour not in (_GRAY, _RGB):
             raise DecodeError(f"torchcodec: PNG of colour type {colour} with {depth} bits")
+    library = _library()
+    source = torch.frombuffer(bytearray(data), dtype=torch.uint8)  # of bytes, torch warns
+    try:
+        planes = library.decode_image(source, mode=mode)
+    except (RuntimeError, ValueError) as error:
+        raise DecodeError(f"torchcodec: {str(error).splitlines()[0]}") from error
+    if planes.ndim != 3 or planes.dtype != torch.uint8:
+        raise DecodeError(f"torchcodec: {planes.dtype} of shape {tuple(planes.shape)}")
+    return np.ascontiguousarray(planes.permute(1, 2, 0).numpy())

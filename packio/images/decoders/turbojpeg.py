@@ -26,7 +26,6 @@ MODES = frozenset({"RGB", "GRAY"})
 EXACT = True
 decode_batch = size = None
 
-_DISTRIBUTION = "PyTurboJPEG"
 _REPORT = "_TurboJPEG__report_error"  # called for every status that is not 0
 
 
@@ -56,14 +55,14 @@ def _strict(library: ModuleType) -> type:
 
     if not hasattr(library.TurboJPEG, _REPORT):
         raise MissingPackageError(
-            f"PyTurboJPEG {_installed_version()} is not known to packio; "
+            f"PyTurboJPEG {importlib.metadata.version('PyTurboJPEG')} is not known to packio; "
             "try: pip install 'PyTurboJPEG<2'"
         )
     return type("StrictTurboJPEG", (library.TurboJPEG,), {_REPORT: report})
 
 
 def _remedy(error: Exception) -> str:
-    installed = _installed_version()
+    installed = importlib.metadata.version("PyTurboJPEG")
     if "libjpeg-turbo 3" in str(error):
         return (
             f"PyTurboJPEG {installed} needs libjpeg-turbo 3, the system has an older one; "
@@ -76,31 +75,23 @@ def _remedy(error: Exception) -> str:
     )
 
 
-def _installed_version() -> str:
-    return importlib.metadata.version(_DISTRIBUTION)
-
-
 def version() -> str:
     _decoder()
-    return _installed_version()
-
-
-def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
-    """Decode a plain JPEG with PyTurboJPEG; see `DecoderPlugin.decode`.
-
-    A warning of libjpeg-turbo is an error.
-    """
-    return _decoded(data, mode)
+    return importlib.metadata.version("PyTurboJPEG")
 
 
 def decode_fast(data: bytes, mode: str, scale: int) -> np.ndarray:
     options: dict[str, Any] = {"flags": _library().TJFLAG_FASTUPSAMPLE}
     if scale > 1:
         options["scaling_factor"] = (1, scale)
-    return _decoded(data, mode, **options)
+    return decode(data, mode, **options)
 
 
-def _decoded(data: bytes, mode: str, **options: Any) -> np.ndarray:
+def decode(data: bytes, mode: str = "RGB", **options: Any) -> np.ndarray:
+    """Decode a plain JPEG with PyTurboJPEG; see `DecoderPlugin.decode`.
+
+    A warning of libjpeg-turbo is an error.
+    """
     plain_jpeg(data, mode)
     library = _library()
     pixel_format = library.TJPF_GRAY if mode == "GRAY" else library.TJPF_RGB

@@ -143,15 +143,10 @@ def request(
 ) -> bytes:  # fmt: skip
     """An output to make of a JPEG: see Request in core.h.
 
-    Args:
-        height, width: Of the stored image, pixels. The JPEG must have them, or a level's.
-        box: That of the frame, in the stored image.
-        out: (C, out_height, out_width) uint8, contiguous, C 1 or 3; a gray image fills three
-            planes alike. Its contents mean nothing unless the image was made.
-        scale: 1; or 2, 4 or 8, to decode at 1/scale of the size, less exactly. Such an image can
-            be resized bilinear or bicubic.
-        level: 1; or the divisor of the level that the JPEG is (`packio.sample.levels`). Size, boxes
-            and frames are those of the stored image all the same.
+    Sizes and boxes are those of the stored image, also if the JPEG is its level of divisor
+    ``level``. ``out`` is (C, out_height, out_width) uint8, contiguous, C 1 or 3; a gray image fills
+    three planes alike. ``scale`` 2, 4 or 8 decodes at 1/scale, less exactly, for bilinear and
+    bicubic.
     """
     # 0.4 µs; out.ctypes.data takes 1.4
     place = ctypes.addressof(_BYTE.from_buffer(out))  # type: ignore[arg-type]  # arrays are buffers
@@ -183,31 +178,22 @@ def make_slice(
 ) -> None:
     """Read, check and make samples of a batch, by one call; see `makes_slices`.
 
-    Args:
-        samples: (N,) of `SAMPLE`, contiguous. Those that are made get their ``status``: 0, or
-            another number, and then their outputs mean nothing.
-        requests: (N, outputs) of `REQUEST`, contiguous: the outputs of each sample.
-        numbers: (K,) int32, contiguous: which of the samples to make, in this order.
-        points: The seek points of all samples.
-        paths: Those of files that each hold one sample, each with a NUL byte behind it.
+    All arrays are contiguous: ``samples`` (N,) of `SAMPLE`, which get their ``status``, not 0 where
+    outputs mean nothing; ``requests`` (N, outputs) of `REQUEST`; ``numbers`` (K,) int32, which
+    samples to make, in this order. ``paths``: of files of one sample each, each with a NUL behind.
     """
     memory = _memories().own
     if memory.make_slice is not None and len(numbers):
-        batch = _Batch(
-            samples.ctypes.data, requests.ctypes.data, points, paths, requests.shape[1]
-        )  # fmt: skip
+        outputs = requests.shape[1]
+        batch = _Batch(samples.ctypes.data, requests.ctypes.data, points, paths, outputs)
         memory.make_slice(memory.pointer, ctypes.byref(batch), numbers.ctypes.data, len(numbers))
 
 
 def seek_points(data: bytes) -> bytes:
-    """Find points of a JPEG at which decoding may begin, one in about 3,300 bytes.
+    """Find points of a JPEG at which decoding may begin, one in about 3,300 bytes (see ``core.h``).
 
-    With them, the core decodes a part of any baseline JPEG as it does one with restart markers.
-    All of the JPEG is decoded for that once, but for its pixels.
-
-    Returns:
-        About 0.3 % of the JPEG's bytes: ``core.h`` says what they are. Empty if the JPEG has
-        restart markers, is small, or is none that the core decodes; or if there is no core.
+    All of the JPEG is decoded for that once, but for its pixels. Empty if the JPEG has restart
+    markers, is small, or is none that the core decodes; or if there is no core.
     """
     if why_not():
         return b""
@@ -218,10 +204,7 @@ def seek_points(data: bytes) -> bytes:
 
 
 def unfilter(rows: bytes, shape: tuple[int, int, int]) -> np.ndarray | None:
-    """Undo the row filters of a PNG: each row is a byte that names its filter, then its bytes.
-
-    None if there is no such filter or no core, or if the rows are not of this shape.
-    """
+    """Undo the row filters of a PNG; None: unknown filter, no core, or rows of another shape."""
     library = _library()
     if isinstance(library, str) or len(rows) != shape[0] * (shape[1] * shape[2] + 1):
         return None

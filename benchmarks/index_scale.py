@@ -46,8 +46,7 @@ import packio
 from packio.errors import KeyNotFoundError
 from packio.index import columns, indexfile
 from packio.index.building import IndexBuilder, Ranges
-from packio.sample.facts import Facts
-from packio.sample.record import Field, Record
+from packio.sample.record import Facts, Field, Record
 
 LENGTH = 16  # bytes of a sample
 BATCH = 256

@@ -22,7 +22,7 @@ from packio.images.geometry import Geometry, Uniforms
 from packio.images.regions import Need
 from packio.packs.rows import FEW, Row, RowList
 from packio.sample.record import IMAGE
-from packio.system.caching import cached_property
+from packio.system.locks import cached_property
 
 FLIPS = 2  # random numbers for hflip and vflip; the geometry's own follow
 _BY_POSITION = 0x706F73  # so that no batch of a foreign sampler draws the same

@@ -25,9 +25,8 @@ from packio.images.regions import Decoded, Need
 from packio.packs import raw
 from packio.packs.opening import Pack
 from packio.packs.rows import Row, RowList
-from packio.sample.facts import Facts
 from packio.sample.levels import size_at
-from packio.sample.record import IMAGE
+from packio.sample.record import IMAGE, Facts
 from packio.system.threads import Threads, alone
 
 # Pixels of an image, as stored. With JPEGs and PNGs of 24 to 96 pixels a side, two threads made 0.6

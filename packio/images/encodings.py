@@ -25,7 +25,7 @@ import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from packio.errors import DecodeError, Decoding, LimitError
-from packio.sample.facts import Facts
+from packio.sample.record import Facts
 from packio.system.locks import unforked
 
 if TYPE_CHECKING:

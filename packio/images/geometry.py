@@ -17,7 +17,7 @@ import numpy as np
 from packio.errors import OptionError
 from packio.images import frames
 from packio.images.frames import Frame, Integer, Real, rounded, truncated, where
-from packio.system.caching import cached_property
+from packio.system.locks import cached_property
 
 INTERPOLATIONS = ("bilinear", "bicubic", "area", "nearest")
 

@@ -17,9 +17,8 @@ from packio.images import encodings
 from packio.index import columns
 from packio.index.indexfile import OF_PIXELS, OF_VALUES, SPLIT_RECORD, crc32c, flags_of
 from packio.index.raw_blocks import RawBlocks
-from packio.sample.facts import UNKNOWN, Facts
 from packio.sample.fields import PIXELS
-from packio.sample.record import IMAGE, Field, Record
+from packio.sample.record import IMAGE, UNKNOWN, Facts, Field, Record
 
 _CODES = {"u1": "B", "<u4": "I", "<i8": "q"}  # dtype → type code of `array`
 

@@ -40,9 +40,9 @@ from packio.index.column import (
 )
 from packio.index.columns import OF_FILES, RAGGED
 from packio.index.layout import OF_PIXELS, OF_VALUES, VERSION, canonical_json, check_shapes
-from packio.sample.facts import Facts
+from packio.sample.record import Facts
 from packio.system import files
-from packio.system.caching import cached_property
+from packio.system.locks import cached_property
 from packio.system.mapping import Length
 
 __all__ = [

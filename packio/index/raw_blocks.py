@@ -17,7 +17,7 @@ import numpy as np
 from packio.images.encodings import RAW
 from packio.index import columns
 from packio.index.indexfile import Index
-from packio.sample.facts import Facts
+from packio.sample.record import Facts
 
 COLUMN = "raw_crc32c"
 _BLOCK_BYTES = 1 << 20

@@ -17,7 +17,7 @@ r"""The table that `extract` writes beside the files: labels, splits, boxes, met
 * Any other name is a field; its value is the text itself, or the path of the field's file, relative
   to the folder.
 
-* ``facts``: what is known of raw pixels: name of a field → the values of `packio.sample.facts`.
+* ``facts``: what is known of raw pixels: name of a field → values of `sample.record.Facts`.
 
 What a sample lacks is left out.
 

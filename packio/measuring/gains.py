@@ -28,10 +28,7 @@ _COMMON = 256  # pixels of the short side of such copies: crops of 224 pixels ar
 
 
 class Gain(NamedTuple):
-    """Times as many images a second on one core after a change; reading from disk does not count.
-
-    The median over rounds in which both ways were timed, in turns; the lowest and the highest.
-    """
+    """Times as many images a second on one core after a change: median over rounds, and range."""
 
     what: str
     command: str
@@ -72,10 +69,7 @@ def measure_smaller(dataset: PackDataset, count: int) -> list[Gain]:
 def measure_packing(
     root: str, files: Sequence[str], load: Callable[[str], Any] | None
 ) -> list[Gain]:
-    """Pack some image files of a folder, and compare how fast they become images.
-
-    `load` opens a file as the dataset does; None: with Pillow.
-    """
+    """Pack some files of a folder, and compare how fast they become images; `load` None: Pillow."""
     shorts = []
     for file in files:
         with Image.open(file) as image:

@@ -1,7 +1,4 @@
-"""Candidates in turns, because machines are noisy; and loaders that run now and then.
-
-In between, the workers of such a loader have nothing to do.
-"""
+"""Candidates in turns, because machines are noisy; and loaders that run now and then."""
 
 from __future__ import annotations
 
@@ -23,10 +20,7 @@ def run_in_turns(
     sizes: Sequence[tuple[int, int]] | None = None, progress: ProgressCallback | None = None,
     stage: str = "measuring",
 ) -> list[list[Figure]]:  # fmt: skip
-    """Measure each candidate once a round, and give each one's figures.
-
-    No candidate is always the first of a round. `sizes`: images and bytes of each, for `progress`.
-    """
+    """Measure each candidate once a round, none always first; `sizes` (images, bytes): progress."""
     figures: list[list[Figure]] = [[] for _ in candidates]
     sizes = sizes or [(0, 0)] * len(candidates)
     total, total_bytes = (rounds * sum(numbers) for numbers in zip(*sizes, strict=True))
@@ -45,8 +39,7 @@ def run_in_turns(
 class IndexOrder:
     """Indices in the order of the loader's sampler, epoch after epoch, for several loops.
 
-    What one loop took, no other loop takes in the same epoch: nobody finds samples in the page
-    cache because another loop has just read them.
+    Each loop takes others: no loop finds samples in the page cache that another has just read.
     """
 
     def __init__(self, epochs: Callable[[], Iterable[Any]]) -> None:

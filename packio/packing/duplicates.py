@@ -15,8 +15,7 @@ from packio.errors import DecodeError
 from packio.images import encodings, perceptual
 from packio.images.decoders import Decoder
 from packio.images.frames import oriented
-from packio.sample.facts import Facts
-from packio.sample.record import Field
+from packio.sample.record import Facts, Field
 from packio.sources import Listing
 from packio.system import processors
 from packio.system.files import check_of_file

@@ -18,12 +18,11 @@ from packio.images import encodings, native
 from packio.index import columns as made
 from packio.index import indexfile
 from packio.index.building import IndexBuilder, Ranges
-from packio.sample.facts import Facts
 from packio.sample.labelling import Distinct, Labels, is_missing, labels
-from packio.sample.record import IMAGE, Field, Place, Record
+from packio.sample.record import IMAGE, Facts, Field, Place, Record
 from packio.sample.relabelling import NO_CLASS
 from packio.storage.local import LocalStore
-from packio.system.caching import cached_property
+from packio.system.locks import cached_property
 
 
 def check_label(label: int, offset: int, where: object) -> None:

@@ -26,7 +26,7 @@ from packio.sample.record import IMAGE, MASK, Field, Record
 from packio.storage import remote, sample_cache, urls
 from packio.storage.local import LocalStore
 from packio.storage.store import Store
-from packio.system.caching import cached_property
+from packio.system.locks import cached_property
 
 if TYPE_CHECKING:
     import numpy as np

@@ -24,7 +24,7 @@ from packio.images import encodings
 from packio.images.geometry import Geometry, RandomCrop
 from packio.index.indexfile import Index, crc32c
 from packio.index.raw_blocks import Checks
-from packio.sample.facts import Facts
+from packio.sample.record import Facts
 from packio.storage.store import Store
 from packio.system.mapping import MappedFiles
 

@@ -26,8 +26,7 @@ from packio.formats import Format
 from packio.index.indexfile import PROGRESSIVE, Index, KeyBytes, Keys, NumberColumns
 from packio.packs.rows import Row, RowList, RowTable
 from packio.sample import levels
-from packio.sample.facts import Facts
-from packio.sample.record import IMAGE
+from packio.sample.record import IMAGE, Facts
 
 
 class PackTable:

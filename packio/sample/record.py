@@ -12,16 +12,37 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from packio.errors import PackioError
+from packio.errors import DecodeError, PackioError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from packio.sample.facts import Facts
-
 IMAGE, MASK = "image", "mask"  # the two names that older packs know; others are the user's
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+class Facts(NamedTuple):
+    """What the header of an encoded image says of its pixels."""
+
+    encoding: str  # a key of `packio.images.encodings.CODES`
+    height: int  # pixels, as stored, before orientation
+    width: int  # pixels, as stored, before orientation
+    channels: int  # as stored, a palette expanded; 4 in a JPEG: CMYK
+    dtype: str  # one of `packio.images.encodings.DTYPES`
+    orientation: int  # 1..8, as in Exif
+    progressive: bool
+
+
+UNKNOWN = Facts("unknown", 0, 0, 0, "uint8", 1, progressive=False)
+
+
+def check_mask(name: str, mask: Facts, height: int, width: int) -> None:
+    """Refuse a mask whose stored height or width is not that of its stored image."""
+    if mask.height and height and (mask.height, mask.width) != (height, width):
+        raise DecodeError(
+            f"{name}: {mask.width}x{mask.height} pixels, its image has {width}x{height}"
+        )
 
 
 class Field(NamedTuple):

@@ -17,7 +17,7 @@ import numpy as np
 
 from packio.errors import OptionError
 from packio.sample.record import Field, Place, Record
-from packio.system.caching import cached_property
+from packio.system.locks import cached_property
 
 NO_CLASS = -1
 _SHOWN = 5  # names in an error message

@@ -29,8 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packio.errors import DecodeError
-from packio.sample.facts import Facts
-from packio.sample.record import IMAGE, MASK, Field, Frame, Record
+from packio.sample.record import IMAGE, MASK, Facts, Field, Frame, Record
 from packio.sources import FieldOrigins, L, _values
 from packio.sources._rows import ListedRows, each
 from packio.sources.tables import columns as tables

@@ -20,8 +20,7 @@ import numpy as np
 from packio.errors import DecodeError
 from packio.images import encodings
 from packio.sample import fields
-from packio.sample.facts import Facts
-from packio.sample.record import IMAGE, MASK, Field
+from packio.sample.record import IMAGE, MASK, Facts, Field
 from packio.sources import FieldOrigins, _files
 
 _PIXEL_MODES = ("RGB", "L", "RGBA", "LA", "F", "I;16", "I;16L", "I;16B", "I;16N")

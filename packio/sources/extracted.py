@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from packio.errors import OptionError, SourceError
-from packio.sample.facts import Facts
 from packio.sample.fields import check_kind, check_name
 from packio.sample.labelling import class_names, labels_of_meta
 from packio.sample.levels import divisor_of
-from packio.sample.record import IMAGE
+from packio.sample.record import IMAGE, Facts
 from packio.sources import Context, Listing, Source, _files
 from packio.sources._records import Annotations, attach_records
 from packio.sources.tables import columns

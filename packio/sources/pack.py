@@ -25,10 +25,9 @@ from packio.errors import DecodeError, IntegrityError, OptionError, SourceError
 from packio.images import encodings
 from packio.packs import locating, opening
 from packio.packs.opening import Pack
-from packio.sample.facts import Facts
 from packio.sample.labelling import labels_of_meta
 from packio.sample.packed import Sample
-from packio.sample.record import IMAGE, MASK, Field, Record
+from packio.sample.record import IMAGE, MASK, Facts, Field, Record
 from packio.sample.relabelling import Relabelling, all_classes, check_named
 from packio.sources import (
     Context,

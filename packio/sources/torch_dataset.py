@@ -35,9 +35,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packio.errors import OptionError, PackioError, ReadError, SourceError
-from packio.sample.facts import Facts
 from packio.sample.labelling import Distinct, Labels, class_names, labels
-from packio.sample.record import Field, Record
+from packio.sample.record import Facts, Field, Record
 from packio.sources import Context, Listing, Source, _files, _records, _values
 from packio.sources._rows import ListedRows, ScratchFile, each_of
 from packio.sources.tables import columns

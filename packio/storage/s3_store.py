@@ -26,7 +26,7 @@ from packio.storage.http_store import HttpStore, body, failure
 from packio.storage.remote_store import by_name
 from packio.storage.store import Facts
 from packio.storage.urls import Url
-from packio.system import caching
+from packio.system import locks
 
 _SIGNED_FOR = 3600  # seconds
 _MOST_SIGNED = 10_000  # addresses that are kept
@@ -69,7 +69,7 @@ class S3Store(HttpStore):
         """Sign the address of an object, or take the one that was signed in the last half hour."""
         return self._service.address(method, os.fspath(url), query)
 
-    @caching.cached_property
+    @locks.cached_property
     def _service(self) -> _Service:
         return service()
 

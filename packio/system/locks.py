@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import hashlib
 import math
 import os
@@ -14,7 +15,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from packio.errors import LockedError
 
@@ -182,3 +183,22 @@ def unforked() -> contextlib.AbstractContextManager[Any]:
     others, as those that Python holds while it imports a module.
     """
     return _UNFORKED
+
+
+if TYPE_CHECKING:
+    from functools import cached_property as cached_property  # noqa: PLC0414, TID251 (for mypy)
+else:
+
+    class cached_property(functools.cached_property):  # noqa: N801, TID251 (as its base)
+        """`functools.cached_property` without the lock that it has before Python 3.12.
+
+        All objects of a class share that lock. A thread that holds it when another one forks leaves
+        it locked in the child for ever. Without the lock two threads may compute the value twice.
+        """
+
+        def __get__(self, instance: Any, owner: type | None = None) -> Any:
+            """Compute the value and keep it in the object."""
+            if instance is None:
+                return self
+            value = vars(instance)[self.attrname] = self.func(instance)
+            return value

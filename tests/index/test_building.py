@@ -14,8 +14,7 @@ from packio.errors import IntegrityError, OptionError
 from packio.index import columns, indexfile
 from packio.index.building import IndexBuilder, Ranges
 from packio.index.columns import Keys, key_order
-from packio.sample.facts import Facts
-from packio.sample.record import Field, Record
+from packio.sample.record import Facts, Field, Record
 
 FACTS = Facts("jpeg", 7, 9, 3, "uint8", 1, progressive=False)
 ALPHABETS = [b"\0", b"\0a", b"ab\xff\0", b"0123456789", bytes(range(256))]

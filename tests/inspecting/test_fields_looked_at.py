@@ -21,8 +21,7 @@ from packio import cli
 from packio.inspecting.gallery import make_thumbnail, write_contact_sheet
 from packio.inspecting.info import describe
 from packio.inspecting.verifying import verify
-from packio.sample.facts import Facts
-from packio.sample.record import Field
+from packio.sample.record import Facts, Field
 
 if TYPE_CHECKING:
     import pathlib

@@ -21,8 +21,7 @@ from packio.images.decoders import Decoder
 from packio.images.encodings import raw_facts, read_facts
 from packio.packing.images import encoders, resizing
 from packio.packing.images.encode import CHOICES, Encoding
-from packio.sample.facts import Facts
-from packio.sample.record import image_record
+from packio.sample.record import Facts, image_record
 
 _ORIENTATION = 0x0112
 

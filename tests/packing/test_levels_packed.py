@@ -24,7 +24,7 @@ from packio.errors import BadImagesError, OptionError, OutputExistsError
 from packio.inspecting.extracting import extract
 from packio.packing import dry_run
 from packio.packing.images.levels import Levels
-from packio.sample.facts import UNKNOWN, Facts
+from packio.sample.record import UNKNOWN, Facts
 
 FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
 _ORIENTATION = 0x0112

@@ -15,8 +15,7 @@ import numpy as np
 from packio import registry
 from packio.errors import PackioError
 from packio.formats import Reading
-from packio.sample.facts import UNKNOWN, Facts
-from packio.sample.record import Field, Place, Record
+from packio.sample.record import UNKNOWN, Facts, Field, Place, Record
 from packio.sources import Context, Listing, listed
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from packio.system import caching, locks
+from packio.system import locks
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* multi-threaded:DeprecationWarning")
 
@@ -58,7 +58,7 @@ class _Counted:
     def __init__(self, inside: threading.Event | None = None) -> None:
         self.inside, self.over, self.times = inside, threading.Event(), 0
 
-    @caching.cached_property
+    @locks.cached_property
     def value(self) -> int:
         """Wait in the middle, if told to."""
         self.times += 1

@@ -44,9 +44,8 @@ import numpy as np
 from packio.errors import IntegrityError, NotAPackError, VersionError
 from packio.formats import Ranges
 from packio.images.encodings import DTYPES, raw_facts
-from packio.sample.facts import Facts
 from packio.sample.fields import KINDS
-from packio.sample.record import IMAGE, MASK, Place, Record
+from packio.sample.record import IMAGE, MASK, Facts, Place, Record
 
 VERSION = 1
 

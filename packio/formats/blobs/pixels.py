@@ -23,9 +23,8 @@ from packio.errors import IntegrityError, NotAPackError, OptionError
 from packio.formats.blobs.columns import BlobValues, Header, columns_of, records
 from packio.images import encodings
 from packio.images.encodings import raw_facts
-from packio.sample.facts import Facts
 from packio.sample.labelling import check_fits
-from packio.sample.record import IMAGE, Place, Record
+from packio.sample.record import IMAGE, Facts, Place, Record
 
 # Usual names of images, labels, and positions in a blob; the first that is there is taken.
 IMAGES = ("data", "images", "image", "x", "X")

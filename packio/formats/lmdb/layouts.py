@@ -53,7 +53,7 @@ from packio.formats.lmdb.pages import Database, Entry, entries, opened
 from packio.formats.lmdb.values import FoundImage, arrow, msgpack, parse_datum, sample
 from packio.formats.wire import Malformed, pickles
 from packio.images.encodings import is_image, raw_facts
-from packio.sample.facts import Facts
+from packio.sample.record import Facts
 from packio.system import files
 
 _Parser = Callable[[bytes, str | None], FoundImage]  # is given a value, and `Reading.label`

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 from packio.errors import IntegrityError, NotAPackError, OptionError
 from packio.formats.blobs import ranges
 from packio.formats.blobs.ranges import Input
-from packio.sample.facts import Facts
-from packio.sample.record import IMAGE, Place, Record
+from packio.sample.record import IMAGE, Facts, Place, Record
 
 DATA_NAME = "data.mdb"
 EMPTY = 2**64 - 1  # root page of an empty tree

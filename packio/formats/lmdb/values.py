@@ -35,8 +35,7 @@ from packio.errors import NotAPackError, OutputError
 from packio.formats.wire import ByteSpan, Malformed
 from packio.formats.wire.protobuf import _fields, _varint, varint
 from packio.images.encodings import RAW, is_image, raw_facts
-from packio.sample.facts import UNKNOWN, Facts
-from packio.sample.record import Field, Record
+from packio.sample.record import UNKNOWN, Facts, Field, Record
 
 _LISTS = (*(bytes([byte]) for byte in range(0x80, 0xA0)), b"\xdc", b"\xdd", b"\xde", b"\xdf")
 _LONGEST_TEXT = 1024  # bytes

@@ -144,7 +144,7 @@ class Described(Protocol):
 
 
 class Stored(NamedTuple):
-    """A plain description of stored pixels; see `packio.sample.facts.Facts`."""
+    """A plain description of stored pixels; see `packio.sample.record.Facts`."""
 
     encoding: str
     height: int

@@ -36,9 +36,8 @@ from packio.packing.images import resizing
 from packio.packs import opening
 from packio.packs.rows import Row
 from packio.sample import levels
-from packio.sample.facts import Facts
 from packio.sample.fields import PIXELS, decode
-from packio.sample.record import IMAGE
+from packio.sample.record import IMAGE, Facts
 from packio.system.progress import ProgressCallback
 
 ORIGINALS = 20_000_000  # bytes of images, as they are, in a page

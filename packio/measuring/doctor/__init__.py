@@ -1,12 +1,9 @@
 """What bounds a training loop, and what would help: the doctor runs the loop, as it is and changed.
 
-The diagnosis is made in four steps, each in modules of its own:
-
 1. Measure: samples (`samples`), batches and the loop (`loops`); `examination` leads through this
    step and the trials. `setups` makes the loader again with one thing changed.
 2. Findings: `findings` turns the numbers into what bounds the loop.
-3. Remedies: `remedies` lists changes that might help, `trials` tries them; gains of what cannot be
-   tried in the time, as packing, are estimated.
+3. Remedies: `remedies` lists changes that might help, or estimates them; `trials` tries them.
 4. Report: `report` in words, ``page.html`` as a page.
 """
 

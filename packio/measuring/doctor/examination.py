@@ -5,6 +5,7 @@ from __future__ import annotations
 import cProfile
 import dataclasses
 import datetime as dt
+import functools
 import os
 import platform
 import statistics
@@ -48,7 +49,6 @@ class Examination:
         self._workers = self._setup.workers or 0
         self._until = time.monotonic() + seconds
         self._order = IndexOrder(self._setup.indices)
-        self._loops: list[Loop] = []
         self._stages, self._samples, self._indices = Stages(), list[Any](), list[Any]()
         self._batch: Any = None
         self._size = 1  # samples a batch
@@ -56,9 +56,8 @@ class Examination:
         self._price = 0.0  # seconds of a run of the loop as it is, with what is not timed
         self._step_alone: float | None = None  # seconds of the step on a batch that is there
         self._step_contiguous: float | None = None  # the same, with making the batch contiguous
-        self._runs: list[LoopRun] = []
-        self._starting: list[float] = []
-        self._trials: list[Trial] = []
+        self._loops, self._runs = list[Loop](), list[LoopRun]()
+        self._starting, self._trials = list[float](), list[Trial]()
 
     def __enter__(self) -> Examination:
         return self
@@ -66,8 +65,6 @@ class Examination:
     def __exit__(self, *_: object) -> None:
         for loop in self._loops:
             loop.close()
-
-    # Step 1: the cost of a sample, a batch and a step by themselves
 
     def time_stages(self) -> None:
         """Time samples, batches and the step by themselves."""
@@ -125,24 +122,19 @@ class Examination:
         return share.total * self._size + collating + (handing or 0.0)
 
     def _time_step(self, step: Step) -> None:
-        def run_alone() -> None:
-            call(step, self._batch)
-
-        def run_contiguous() -> None:
-            call(step, ensure_contiguous(self._batch))
-
+        run_alone = functools.partial(call, step, self._batch)
         budget = self._seconds * 0.04
         if is_contiguous_batch(self._batch):
             self._step_alone = loops.median_time(run_alone, budget)
             return
+        ways = list[Callable[[], None]]((
+            run_alone, lambda: call(step, ensure_contiguous(self._batch)),
+        ))  # fmt: skip
         times: list[list[float]] = []
         until = time.monotonic() + 3 * budget
         while not times or (len(times) < 3 and time.monotonic() < until):  # in turns
-            times.append([loops.median_time(work, budget / 3, least=2)
-                          for work in (run_alone, run_contiguous)])  # fmt: skip
+            times.append([loops.median_time(work, budget / 3, least=2) for work in ways])
         self._step_alone, self._step_contiguous = map(statistics.median, zip(*times, strict=True))
-
-    # Step 1: the loop as it is
 
     def run_loop(self) -> None:
         """Run the loop as it is, three times if there is time."""
@@ -199,8 +191,6 @@ class Examination:
             step = loops.median_time(lambda: call(changed, self._batch), self._seconds / 100)
         return combine(run, step, self._size, change.options.get("num_workers", self._workers))
 
-    # Step 3: the loop changed
-
     def try_changes(self) -> None:
         """Estimate the gains that cannot be tried; try what might help in the time that is left."""
         measured = self.measured()
@@ -218,7 +208,6 @@ class Examination:
         self._runs = trials.baseline_runs
 
     def profile(self, out: str | os.PathLike[str]) -> None:
-        """Run the loop once more, under cProfile."""
         self._say("the loop, profiled")
         loop, recorder = self._make_loop(), cProfile.Profile()
         recorder.runcall(loop.run, min(5.0, self._seconds / 5))
@@ -233,22 +222,16 @@ class Examination:
         setup, has_step = self._setup, self._step is not None
         start_up = min(self._starting) if self._starting else None
         return Measurements(
-            loader=str(setup),
-            batch_size=self._size,
-            workers=setup.workers,
-            cpus=processors.usable(),
+            loader=str(setup), batch_size=self._size, workers=setup.workers,
+            cpus=processors.usable(), has_step=has_step, epoch_batches=setup.epoch_batches(),
             device=torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-            has_step=has_step,
-            epoch_batches=setup.epoch_batches(),
             rate=Spread.of([run.rate for run in self._runs]),
             waiting=Spread.of([run.waiting for run in self._runs] if has_step else [1.0]),
-            step=self._step_alone,
+            step=self._step_alone, step_contiguous=self._step_contiguous,
             contiguous=is_contiguous_batch(self._batch),
-            step_contiguous=self._step_contiguous,
             stages=dataclasses.replace(self._stages, start_up=start_up),
-            trials=tuple(self._trials),
-            is_loader_alone=bool(self._piece),
+            trials=tuple(self._trials), is_loader_alone=bool(self._piece),
             receiving=statistics.median([run.receiving for run in self._runs]),
             machine=f"{processors.model()}, Python {platform.python_version()}, "
             f"torch {torch.__version__}, {dt.date.today()}",  # noqa: DTZ011 (the user's day)
-        )
+        )  # fmt: skip

@@ -142,8 +142,8 @@ class Finding:
 def shares(measured: Measurements) -> dict[Cause, float]:
     """Divide the time of an epoch: waiting among the loader's stages, the rest within the step.
 
-    Receiving batches occupies this process alone. The rest of the waiting is divided by the time
-    that the work of all worker processes, side by side, takes for a batch. The shares add up to 1.
+    Receiving batches occupies this process alone; the rest of the waiting is divided by the time of
+    the workers, side by side. The shares add up to 1.
     """
     waiting = min(1.0, max(0.0, measured.waiting.median)) if measured.has_step else 1.0
     receiving = min(waiting, max(0.0, measured.receiving)) if measured.workers else 0.0
@@ -170,9 +170,8 @@ def shares(measured: Measurements) -> dict[Cause, float]:
 def _divide_work(measured: Measurements, waiting: float) -> dict[Cause, float]:
     """Give the seconds of the loop in which the loader works on a batch, by kind.
 
-    Sleeping (storage) is divided by all workers; computing by all workers if there are processors
-    enough, else by the processors. The time that the loop takes says which: a repeated read may
-    be faster than the first read, and processors may be shared.
+    Sleeping (storage) is divided by all workers; computing by all workers, or by the processors.
+    The time that the loop takes says which.
     """
     stages, size = measured.stages, measured.batch_size
     if stages.storage is None or stages.decode is None or stages.transform is None:
@@ -201,10 +200,9 @@ def _clamp(value: float, low: float, high: float) -> float:
 
 
 def find(measured: Measurements) -> list[Finding]:
-    """Name what bounds the loop, the heaviest first, then what trials show of workers and batches.
+    """Name what bounds the loop, the heaviest first; then what trials show, and unexplained time.
 
-    Time that nothing explains comes last. There is always a finding: `Cause.STEP` if the step is
-    the limit, `Cause.NONE` if nothing is.
+    There is always a finding: `Cause.STEP` if the step is the limit, `Cause.NONE` if nothing is.
     """
     parts = shares(measured)
     unexplained = parts.pop(Cause.UNEXPLAINED, 0.0)

@@ -14,7 +14,7 @@ import torch
 from packio.errors import DiagnosisError
 from packio.images.tensors import mapped, new_batch
 from packio.measuring.doctor.samples import clock
-from packio.measuring.doctor.setups import Setup, explained, size_of
+from packio.measuring.doctor.setups import Setup, explained, leaves, size_of
 from packio.measuring.turns import IndexFeed
 
 Step = Callable[[Any], Any]
@@ -23,7 +23,7 @@ _APART = 1.25  # times the wait for the first batch, from which on workers start
 
 
 class LoopRun(NamedTuple):
-    """What one run of a loop did: samples, and seconds in the loader and in the step."""
+    """Samples of one run of a loop, and seconds in the loader and in the step."""
 
     samples: int
     waited: float
@@ -65,8 +65,7 @@ class Loop:
         """Run for about so many seconds, after laps that are not timed.
 
         Workers start one after the other. Until the last one has made a batch, the others have made
-        all that they may make ahead: laps that come at once. The first lap is whole, unless the
-        step takes most of it. `until`: when to end, by time.monotonic.
+        all that they may make ahead: laps that come at once. `until`: by time.monotonic.
         """
         if self._feed is not None:
             self._feed.is_open = True
@@ -178,21 +177,13 @@ def time_collate(setup: Setup, samples: list[Any], size: int, seconds: float) ->
 
 
 def time_hand_over(batch: Any, seconds: float, *, shared: bool) -> float:
-    """Measure the seconds of a worker for handing a batch over: sharing tensors, pickling the rest.
-
-    What the process that takes batches over spends is part of the loop's time.
-    """
+    """Measure the seconds of a worker for handing over: sharing tensors, pickling the rest."""
     rest = mapped(batch, lambda _: torch.empty(0))
+    found = [leaf for leaf in leaves(batch) if isinstance(leaf, torch.Tensor)]
     until, times = time.perf_counter() + seconds, list[float]()
     while len(times) < 2 or (time.perf_counter() < until and len(times) < 50):
-        tensors: list[torch.Tensor] = []
-
-        def copy(tensor: torch.Tensor, into: list[torch.Tensor] = tensors) -> torch.Tensor:
-            size, dtype = tuple(tensor.shape), tensor.dtype
-            into.append(new_batch(size, dtype).copy_(tensor) if shared else tensor.clone())
-            return tensor
-
-        mapped(batch, copy)
+        tensors = [new_batch(tuple(t.shape), t.dtype).copy_(t) if shared else t.clone()
+                   for t in found]  # fmt: skip
         began = clock()
         for tensor in tensors:
             tensor.share_memory_()  # type: ignore[no-untyped-call]  # torch's own

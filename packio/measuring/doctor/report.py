@@ -5,14 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from packio.measuring.doctor import findings
-from packio.measuring.doctor.findings import (
-    Cause,
-    Finding,
-    Measurements,
-    Spread,
-    Stages,
-    Trial,
-)
+from packio.measuring.doctor.findings import Cause, Finding, Measurements, Spread, Stages, Trial
 
 _SENTENCES = {
     Cause.STORAGE: "reading the samples' bytes takes {share} of the loop's time",
@@ -58,13 +51,10 @@ def lines(measured: Measurements, found: list[Finding], remedies: list[Trial]) -
     """Say everything, for a terminal."""
     text = [verdict(measured, found), ""]
     text += [f"{name:<14} {value}" for name, value in evidence(measured)]
-    text.append("")
     tried = [trial for trial in remedies if not trial.assumption]
     estimated = [trial for trial in remedies if trial.assumption]
-    if tried:
-        text.append("What helps, measured in turns with the loop as it is:")
-    else:
-        text.append("Nothing that was tried is clearly faster.")
+    text += ["", "What helps, measured in turns with the loop as it is:" if tried
+             else "Nothing that was tried is clearly faster."]  # fmt: skip
     text += [line for trial in tried for line in _tell_remedy(trial)]
     if estimated:
         text += ["", "What may help, estimated, not tried:"]

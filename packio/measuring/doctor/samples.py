@@ -74,9 +74,8 @@ def time_samples(setup: Setup, indices: Sequence[Any], seconds: float) -> Sample
     """Fetch samples that nobody has fetched yet, and divide their time among the stages.
 
     Samples are fetched one by one under the hook, twice: this gives the share of each stage, and
-    of storage what the first and the second fetch take. Without the hook, they are then fetched
-    as a DataLoader does: this gives the time of computing. Two samples are fetched in any case: the
-    first of them opens files and imports modules, and does not count.
+    the storage of both fetches. Without the hook, they are then fetched as a DataLoader does: this
+    gives the time of computing. The very first opens files and imports modules: it does not count.
     """
     dataset, began = setup.dataset, time.perf_counter()
     timer = SampleTimer(dataset)
@@ -101,10 +100,9 @@ def mean(times: Sequence[SampleTime]) -> SampleTime:
 
 
 def take_least(first: Sequence[SampleTime], again: Sequence[SampleTime]) -> list[SampleTime]:
-    """Give the storage of the first fetch of each sample, and the lesser time of other stages.
+    """Give the storage of first fetches, and the lesser time of other stages.
 
-    A busy machine disturbs now this sample, now that one, but rarely the same sample twice.
-    Storage, however, is slow once for each sample: the second read finds the bytes in a cache.
+    A busy machine rarely disturbs a sample twice; but the second read finds the bytes in a cache.
     """
     return [
         SampleTime(a.storage, min(a.decode, b.decode), min(a.transform, b.transform))
@@ -113,10 +111,7 @@ def take_least(first: Sequence[SampleTime], again: Sequence[SampleTime]) -> list
 
 
 def take_out_hook(first: SampleTime, again: SampleTime, taken: float) -> tuple[SampleTime, float]:
-    """Take out what the hook costs: it slows computing down, not the sleep of storage.
-
-    Returns the first fetch, and the storage of the second fetch.
-    """
+    """Take out what the hook costs computing: the first fetch, and the storage of the second."""
     if taken < again.storage:  # samples of a batch are fetched side by side
         scale = taken / again.total
         return SampleTime(*(part * scale for part in first)), again.storage * scale
@@ -164,10 +159,7 @@ class SampleTimer:
         return times
 
     def shares(self) -> dict[str, float]:
-        """Give the share of each transform in the time of all samples so far, the largest first.
-
-        The time of a transform that calls others, as a Compose, is without theirs.
-        """
+        """Give the share of each transform, without those that it calls, the largest first."""
         total = max(sum(self.seconds.values()), 1e-9)
         ordered = sorted(self.seconds.items(), key=lambda item: -item[1])
         named = {stage.partition(_TRANSFORM)[2]: spent / total for stage, spent in ordered}

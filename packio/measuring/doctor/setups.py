@@ -76,7 +76,6 @@ class Setup:
         return cast("Iterable[Any]", order)
 
     def fetch(self, indices: list[Any]) -> list[Any]:
-        """Fetch samples as a DataLoader does."""
         together = getattr(self.dataset, "__getitems__", None)
         made = together(indices) if together else [self.dataset[i] for i in indices]
         return cast("list[Any]", made)  # of packio's datasets, a list that collate knows
@@ -92,10 +91,7 @@ class Setup:
         return batch
 
     def make(self, feed: IndexFeed | None, **changes: Any) -> Iterable[Any]:
-        """Make the loader anew, with other arguments of DataLoader; without a feed, in its order.
-
-        ``loader=Loader`` makes a `packio.Loader` instead.
-        """
+        """Make the loader anew, in its own order without a feed; ``loader=Loader``: packio's."""
         if not self.is_known:
             return cast("Iterable[Any]", self.loader)
         inner = self._inner
@@ -139,7 +135,6 @@ def size_of(batch: Any) -> int:
 
 
 def bytes_of(batch: Any) -> int:
-    """Count the bytes of the tensors and arrays of a batch."""
     return sum(int(getattr(leaf, "nbytes", 0)) for leaf in leaves(batch))
 
 
@@ -174,10 +169,7 @@ def is_name(text: str) -> bool:
 
 
 def find_object(name: str, option: str = "") -> Any:
-    """Import an object by its name; modules in the current folder are found, too.
-
-    `option`: what the user said before it, for messages.
-    """
+    """Import an object, perhaps of the current folder; `option`: said before it, for messages."""
     if not is_name(name):
         raise OptionError(
             f"{option}{name}: expected module:object, as train:{'step' if option else 'loader'}"

@@ -32,9 +32,8 @@ from packio.packing.run.reading import Read
 from packio.packing.run.shards import Tally, Task
 from packio.packs import opening
 from packio.sample import fields
-from packio.sample.facts import UNKNOWN, check_mask
 from packio.sample.fields import PIXELS
-from packio.sample.record import IMAGE, Field, Frame, Record
+from packio.sample.record import IMAGE, UNKNOWN, Field, Frame, Record, check_mask
 from packio.storage.journal import PART
 from packio.system import files
 from packio.system.files import check_of_file

@@ -18,10 +18,9 @@ from packio.images import encodings
 from packio.images.encodings import RAW, raw_facts, read_facts
 from packio.packing.images import encoders, resizing
 from packio.packing.images.encoders import Metadata
-from packio.sample.facts import Facts
 from packio.sample.fields import PIXELS
 from packio.sample.recipe import Recipe
-from packio.sample.record import IMAGE, Field, Record
+from packio.sample.record import IMAGE, Facts, Field, Record
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -24,9 +24,8 @@ from packio.images.geometry import RandomResizedCrop
 from packio.packing.images import encoders
 from packio.packing.images.encoders import Metadata
 from packio.sample import levels
-from packio.sample.facts import Facts
 from packio.sample.recipe import Recipe
-from packio.sample.record import Field, Record
+from packio.sample.record import Facts, Field, Record
 from packio.sources import Listing
 from packio.sources.pack import PackListing, Reading
 

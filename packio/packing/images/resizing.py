@@ -20,8 +20,7 @@ from packio.errors import DecodeError, Decoding, LimitError, ModeError, OptionEr
 from packio.images import encodings
 from packio.images.decoders import MAX_PIXELS
 from packio.packing.images import encoders
-from packio.sample.facts import Facts
-from packio.sample.record import Field, Frame, Record
+from packio.sample.record import Facts, Field, Frame, Record
 from packio.sources.tables.columns import compact
 
 if TYPE_CHECKING:

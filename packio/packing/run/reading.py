@@ -20,10 +20,9 @@ from packio.packing.images.encode import Encoding
 from packio.packing.images.levels import Levels
 from packio.packing.images.resizing import has_pixels, placed
 from packio.sample import levels
-from packio.sample.facts import UNKNOWN, check_mask
 from packio.sample.fields import PIXELS, decode
 from packio.sample.recipe import Recipe
-from packio.sample.record import IMAGE, Field, Record, image_record
+from packio.sample.record import IMAGE, UNKNOWN, Field, Record, check_mask, image_record
 from packio.sources import Listing, ReadRecord
 from packio.sources.pack import DamagedLevel
 from packio.system import processors

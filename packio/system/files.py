@@ -34,11 +34,7 @@ _OF_SYSTEMS = frozenset({  # of macOS, Windows, Linux, Synology and QNAP, in low
 
 
 def read_at(descriptor: int, length: int, offset: int) -> bytes:
-    """Read a range of a file with `os.pread`, which moves no shared position.
-
-    The kernel may hand over less than it was asked for (after a signal, or above 2 GiB), so the
-    call is repeated until the range is complete or the file ends.
-    """
+    """Read a range of a file, without its position; the kernel may hand it over in parts."""
     data = os.pread(descriptor, length, offset)
     while 0 < len(data) < length:
         more = os.pread(descriptor, length - len(data), offset + len(data))
@@ -56,8 +52,7 @@ def is_hidden(name: str) -> bool:
 def check_of_file(error: Exception, where: object) -> None:
     """Raise if an error tells of a disk, a network or this process: the file may be sound.
 
-    Any error is of the disk, unless it is known to be of one file, or has no number, as those that
-    libraries raise for bytes that they cannot decode.
+    Errors without a number are those that libraries raise for bytes that they cannot decode.
     """
     if not isinstance(error, OSError):
         return
@@ -73,10 +68,7 @@ def check_of_file(error: Exception, where: object) -> None:
 
 
 def spare_descriptors() -> int:
-    """Files that packs may keep open in this process: a quarter of the limit (``ulimit -n``).
-
-    The rest is for torch, whose workers hand over tensors by descriptors, and for everybody else.
-    """
+    """Files that packs may keep open: a quarter of ``ulimit -n``; torch's workers need the rest."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MANY if soft == resource.RLIM_INFINITY else min(soft // 4, _MANY)
 
@@ -224,14 +216,8 @@ def byte_count(text: str) -> int:
 
 
 def cache_folder(*names: str) -> Path:
-    """Path of a folder in the user's cache, or of the cache itself; it need not exist yet.
-
-    It is ``$PACKIO_CACHE_DIR``, or ``packio`` in ``$XDG_CACHE_HOME`` or ``~/.cache``. packio can
-    make all in it again.
-    """
-    own = os.environ.get("PACKIO_CACHE_DIR")
-    if own:
+    """Path in the user's cache: ``$PACKIO_CACHE_DIR``, or ``packio`` in the system's folder."""
+    if own := os.environ.get("PACKIO_CACHE_DIR"):
         return Path(own, *names)
-    return Path(
-        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "packio", *names
-    )
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(caches, "packio", *names)

@@ -78,9 +78,8 @@ _ASIDE = "packio-aside"  # name of threads that `aside` starts
 def aside(call: Callable[[], _Result], stop: Callable[[], object]) -> _Result:
     """Call a library that heeds no Ctrl-C: in a thread of its own, which Ctrl-C leaves behind.
 
-    A thread that is left behind ends when the library does, or with the process. Outside the main
-    thread, to which no Ctrl-C comes, the call is made at once. It closes what it opens: after a
-    Ctrl-C nobody else does. Then ``stop`` asks the library to end, and does not wait for its end.
+    Outside the main thread, to which no Ctrl-C comes, the call is made at once. It closes what it
+    opens: after a Ctrl-C nobody else does. ``stop`` then asks it to end, without waiting for that.
     """
     if threading.get_ident() != threading.main_thread().ident:
         return call()
@@ -111,8 +110,7 @@ def aside(call: Callable[[], _Result], stop: Callable[[], object]) -> _Result:
 class leaving:  # noqa: N801 (used as a function)
     """Let go what this thread waits for by `result` within a ``with`` block, once an event is set.
 
-    Ctrl-C comes to the main thread only. It sets the event of the work that it ends; threads that
-    do this work, and wait for a server perhaps, then do not wait any longer.
+    Ctrl-C comes to the main thread only, which sets the event for threads that wait for a server.
     """
 
     def __init__(self, *events: threading.Event) -> None:

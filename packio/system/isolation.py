@@ -4,15 +4,13 @@ A damaged or hostile file can make HDF5 crash, abort or run for ever. A fresh in
 a second. A fork would cost less, but a lock that another thread holds at that moment would stay
 locked in the child for ever.
 
-`run` calls a function once, in a process of its own. An `IsolatedFunction` is called again and
-again: all of them share one process. It starts at the first call, and ends with the last function.
-A call that crashes it, or takes too long, is an error; the next call starts it again. A forked
-child has an other process of its own. A call costs 20 µs, with 150 KB 70 µs.
+`run` calls a function once, in a process of its own. All `IsolatedFunction`s share one process,
+which starts at the first call, and ends with the last function. A call that crashes it, or takes
+too long, is an error; the next call starts it again. A call costs 20 µs, with 150 KB 70 µs.
 
-A question is the `_ASKED` bytes: what to do, the number of a function, the argument, and seconds.
-To run or to make a function, the argument is the length of the JSON that follows. An answer is the
-`_ANSWERED` bytes: whether it failed, and the length of the value, or of an error as JSON, that
-follows.
+A question is the `_ASKED` bytes: what to do, the number of a function, the argument (to run or to
+make a function: the length of the JSON that follows), and seconds. An answer is the `_ANSWERED`
+bytes: whether it failed, and the length of the value, or of an error as JSON, that follows.
 """
 
 from __future__ import annotations
@@ -80,9 +78,8 @@ def is_possible() -> bool:
 def command(code: str) -> list[str]:
     """The command line of an interpreter that imports what this one does, and runs some code.
 
-    Python puts the current folder first for -c: nothing else is imported before its path is this
-    one's. Without memory, libraries may wait for ever while they are imported: it ends then, by
-    itself, if it has not called `begin` in time.
+    Nothing but these is imported before its path is this one's: Python puts the current folder
+    first for -c. Without memory, imports may wait for ever: it ends if `begin` is not called.
     """
     ends = f"faulthandler.dump_traceback_later({START_SECONDS}, exit=True)"
     begins = f"import faulthandler, sys; {ends}; sys.path[:] = {sys.path!r}"
@@ -98,9 +95,7 @@ def find_function(name: str) -> Any:
 class IsolatedFunction:
     """A function of a number, whose values are bytes; it is made, and called, in another process.
 
-    Safe in threads, which take turns, and after a fork. In a process that is such an other process
-    itself, and where there is no interpreter to start, it is called here.
-
+    Safe in threads, which take turns, and after a fork; called here where `is_possible` says no.
     ``make`` is "packio.module:name" of what makes the function of arguments that JSON can hold;
     ``where``, the file that it reads, is for messages; ``seconds`` are of processor time.
     """
@@ -112,7 +107,6 @@ class IsolatedFunction:
         self._other: _Other | None = None
 
     def __call__(self, argument: int, what: str, seconds: float) -> bytes:
-        """Call the function."""
         if not is_possible():
             if self._here is None:
                 self._here = find_function(self._make)(*self._arguments)

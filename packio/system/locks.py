@@ -34,14 +34,11 @@ def try_lock(file: int, *, shared: bool = False) -> bool:
 
 @contextlib.contextmanager
 def file_lock(path: Path) -> Iterator[None]:
-    """Hold the lock of a file; threads and processes that want the same lock wait for it.
+    """Hold the lock of a file, which is made; threads and processes wait for each other.
 
     It saves work, it does not protect: where there are no locks, nobody waits. So what is written
-    under it must come into its place whole, by a rename.
-
-    The file is made if it is not there, and again if somebody removes it. Some file systems have no
-    locks, as Lustre mounted without ``flock``. A file in this machine's temporary folder is then
-    locked instead, so that processes of the same machine wait, and those of other machines do not.
+    under it must come into its place whole, by a rename. On file systems without locks, as Lustre
+    mounted without ``flock``, a file in this machine's temporary folder is locked instead.
     """
     with _opened_and_locked(path) as file:
         try:
@@ -53,11 +50,7 @@ def file_lock(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def changing(index: Path) -> Iterator[None]:
-    """Lock the index of a pack while the pack is changed: all that change it exclude each other.
-
-    Readers take no lock. Nothing is locked if there is no such index, or the file system has no
-    locks.
-    """
+    """Lock the index of a pack, if any, while the pack is changed; readers take no lock."""
     descriptor = -1
     for access in (os.O_RDWR, os.O_RDONLY):  # NFS locks only what may be written
         with contextlib.suppress(OSError):
@@ -128,8 +121,7 @@ def _stand_in(path: Path) -> IO[bytes]:
 class ForkSafeLock:
     """A lock that is free in a forked child, even if a thread of the parent held it at the fork.
 
-    Such a thread does not exist in the child, so nobody would ever release the lock there. It
-    pickles as a new lock.
+    Nobody would ever release it there. It pickles as a new lock.
     """
 
     def __init__(self) -> None:
@@ -150,7 +142,6 @@ class ForkSafeLock:
         return self._lock.acquire(blocking=False)
 
     def give_back(self) -> None:
-        """Release it."""
         self._lock.release()
 
     def renew(self) -> None:

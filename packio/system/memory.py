@@ -24,8 +24,7 @@ _THREAD = 12 << 20  # bytes: a thread's stack, 8 MiB on Linux, and what Python a
 def available(process: Path = Path("/proc/self"), meminfo: Path = Path("/proc/meminfo")) -> int:
     """Count the bytes that this process can take before memory is swapped or it is killed.
 
-    The result is the least of what the kernel reports as available and what each control group of
-    the process has left; at least 0. Memory that only caches files counts as available in both.
+    The least of what the kernel and each control group have left; what caches files is available.
 
     Source: proc_meminfo(5); cgroups(7): memory.max of version 2, memory.limit_in_bytes of 1.
     """
@@ -45,18 +44,14 @@ def require(count: int) -> None:
 
 
 def require_thread() -> None:
-    """Check that there is room for a thread.
-
-    In CPython, starting a thread hangs for ever if there is no memory for the thread's first step.
-    """
+    """Check that there is room for a thread: without, CPython hangs for ever when one starts."""
     require(_THREAD)
 
 
 def watch() -> None:
-    """From now on, end this process within a second, by `GONE`, if it has no memory left.
+    """End this process by `GONE` within a second of having no memory: libraries wait for ever then.
 
-    CPython and other libraries may wait for ever where they lack memory. It is safe to call before
-    other modules are imported.
+    It is safe to call before other modules are imported.
     """
     begun: list[bool] = []
     try:

@@ -17,7 +17,6 @@ from concurrent.futures import (
     ThreadPoolExecutor,  # noqa: TID251 (this is where it is made safe)
     wait,
 )
-from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from packio.errors import WorkerDiedError
@@ -36,8 +35,8 @@ _Task = TypeVar("_Task", bound=tuple[Any, ...])
 class ThreadPool(ThreadPoolExecutor):
     """A `ThreadPoolExecutor` for a process whose memory is limited and that Ctrl-C may end.
 
-    Ctrl-C waits until a thread that starts is known to the pool, and until threads that are joined
-    have ended. A ``with`` block that ends by an exception cancels what has not begun.
+    Ctrl-C waits until threads that start are known to the pool, and until those joined have ended.
+    A ``with`` block that ends by an exception cancels what has not begun.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -45,7 +44,6 @@ class ThreadPool(ThreadPoolExecutor):
         self._left = threading.Event()
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
-        """Call a function in a thread."""
         memory.require_thread()
         events = self._left, *interrupts.ended_by()
 
@@ -88,21 +86,12 @@ class ThreadPool(ThreadPoolExecutor):
             self._left.set()
         super().shutdown(wait=False, cancel_futures=cancel_futures)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.shutdown(cancel_futures=kind is not None)
 
 
 class DaemonPool:
-    """Threads that call functions in the order in which they were submitted.
-
-    The threads start when they are needed. The process may end while they work, so they are for
-    work whose result nobody waits for at the end, as reading.
-    """
+    """Threads, started when needed, for work that the end of the process may cut off."""
 
     def __init__(self, most: int, name: str) -> None:
         self._most, self._name = most, name
@@ -111,7 +100,6 @@ class DaemonPool:
         self._threads = self._waiting = 0  # waiting: calls, less the threads that are free
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
-        """Call a function in a thread."""
         future: Future[_T] = Future()
         with self._lock:
             self._waiting += 1
@@ -158,10 +146,9 @@ def run_tasks(
 ) -> None:  # fmt: skip
     """Call a function with the arguments of each task on an engine; the first error ends all.
 
-    `took` gets a task and its future, in this thread, in the order in which tasks end; the future
-    has a `WorkerDiedError` if a worker died at each attempt. At most `most` tasks are with the
-    engine at a time. `step` is called about ten times a second, `stop` at an error: it asks tasks
-    that run to leave the rest.
+    `took` gets a task and its future, in this thread, as tasks end; the future has a
+    `WorkerDiedError` if a worker died at each attempt. At most `most` tasks are with the engine at
+    a time. `step` is called ten times a second, `stop` at an error: running tasks leave the rest.
     """
     waiting = zip(tasks, itertools.repeat(1))
     running: dict[Future[Any], tuple[_Task, int]] = {}

@@ -14,11 +14,7 @@ from pathlib import Path
 
 
 def usable() -> int:
-    """Count the processors that this process may use; at least 1.
-
-    The least of: the processors it may run on, the quota of its control group (rounded up), and
-    SLURM_CPUS_PER_TASK.
-    """
+    """Count the processors by affinity, the quota of control groups, and SLURM_CPUS_PER_TASK."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
     allowed = len(affinity(0)) if affinity else os.cpu_count() or 1
     limits = [allowed, *map(math.ceil, quotas()), *_number("SLURM_CPUS_PER_TASK")]
@@ -45,11 +41,7 @@ def _cpuinfo(name: str) -> str:
 
 
 def share(parts: int = 1) -> int:
-    """Processors for one of ``parts`` equal parts of this process's work; at least 1.
-
-    If several processes train on one machine, as torchrun starts them, LOCAL_WORLD_SIZE of them
-    share the processors.
-    """
+    """Processors for one of ``parts`` of this process's work; ranks of one machine share them."""
     return max(1, usable() // (ranks() * max(1, parts)))
 
 

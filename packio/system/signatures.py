@@ -14,10 +14,7 @@ BY_POSITION = "*"  # in hints: what to say of more arguments by position than th
 
 
 def refuse_others(hints: Mapping[str, str]) -> Callable[[Callable[P, None]], Callable[P, None]]:
-    """Make an ``__init__`` refuse arguments that it does not have, and say what to write instead.
-
-    Hints: name of an argument that other libraries have → what to write; "{kind}" is the class.
-    """
+    """Make an ``__init__`` refuse arguments that it lacks; hints: name → what to write instead."""
 
     def decorated(init: Callable[P, None]) -> Callable[P, None]:
         parameters = list(inspect.signature(init).parameters.values())[1:]

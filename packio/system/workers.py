@@ -1,7 +1,5 @@
 """A DataLoader's worker: it ends when its parent is killed, and shares the parent's memory.
 
-The tensors that go to the parent are made in shared memory.
-
 A worker of torch checks every 5 seconds whether its parent has changed. A worker that forkserver
 started never sees a change: its parent is the server, which ends after its workers. A worker that
 is blocked on a full queue does not check at all.
@@ -77,10 +75,9 @@ def _follow(signs: list[int]) -> None:
 
 
 def new_storage(count: int) -> torch.UntypedStorage:
-    """Make uninitialised shared memory whose pages exist at once.
+    """Make uninitialised shared memory whose pages exist at once, which is also 15 % faster.
 
-    If the kernel has no pages left, that is an error now. Otherwise the first write would meet a
-    bus error, which kills the process. Taking all pages at once is also 15 % faster.
+    If the kernel has no pages left, that is an error now, and no bus error at the first write.
     """
     made: Any = torch.UntypedStorage._new_shared  # noqa: SLF001 (as torch's default_collate)
     try:

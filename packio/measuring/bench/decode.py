@@ -79,20 +79,14 @@ class DecodeResult:
 
 
 def measure(
-    path: str | os.PathLike[str] | None = None,
-    *,
-    decoders: Iterable[str] | None = None,
-    threads: Iterable[int] | None = None,
-    workers: Iterable[int] = (),
-    rounds: int = 5,
-    limit: int = 500,
-    progress: Callable[[Progress], None] | None = None,
-) -> DecodeResult:
-    """Measure decoders on the same images, in turns.
+    path: str | os.PathLike[str] | None = None, *, decoders: Iterable[str] | None = None,
+    threads: Iterable[int] | None = None, workers: Iterable[int] = (), rounds: int = 5,
+    limit: int = 500, progress: Callable[[Progress], None] | None = None,
+) -> DecodeResult:  # fmt: skip
+    """Measure decoders on the same images, in turns; to RGB, from memory.
 
-    Every image is decoded in full, to RGB, from memory. Pillow decodes the images that a decoder
-    refuses, as in training; that time counts as the decoder's. `threads`, None: 1 and the number of
-    usable CPUs. `workers`: numbers of DataLoader worker processes to measure as well.
+    Pillow decodes the images that a decoder refuses; that time counts as the decoder's. `threads`,
+    None: 1 and all usable CPUs. `workers`: numbers of DataLoader's workers to measure as well.
     """
     thread_counts = sorted(set(threads if threads is not None else (1, processors.usable())))
     worker_counts = sorted(set(workers))
@@ -107,26 +101,19 @@ def measure(
     if not images:
         raise OptionError(f"{found.origin}: none of the images can be decoded to RGB")
     ways = [(n, 0) for n in thread_counts] + [(0, n) for n in worker_counts]
-    candidates = [
-        candidate
-        for encoding, group in groups.items()
-        for candidate in _list_candidates(encoding, group, list(versions), ways)
-    ]
+    candidates = list[_Candidate]()
+    for encoding, group in groups.items():
+        candidates += _list_candidates(encoding, group, list(versions), ways)
     sizes = [(len(c.images), sum(len(image.data) for image in c.images)) for c in candidates]
     passes = run_in_turns(
         candidates, rounds, _Candidate.run, sizes=sizes, progress=progress, stage="decoding"
     )
     return DecodeResult(
-        origin=found.origin,
-        images=len(images),
+        origin=found.origin, images=len(images), rounds=rounds,
         pixels=sum(image.pixels for image in images),
         bytes=sum(len(image.data) for image in images),
         unreadable=found.unreadable + len(found.images) - len(images),
-        rounds=rounds,
-        cpu=processors.model(),
-        cpus=processors.usable(),
-        versions=versions,
-        missing=missing,
+        cpu=processors.model(), cpus=processors.usable(), versions=versions, missing=missing,
         rows=[_sum_up(c, passes_, differences, len(groups[c.encoding]))
               for c, passes_ in zip(candidates, passes, strict=True)],
     )  # fmt: skip
@@ -194,7 +181,13 @@ class _Candidate:
     def run(self) -> tuple[float, list[float]]:
         """Decode every image. Returns seconds of all, and milliseconds of each."""
         if self.workers and self._loader is None:
-            self._loader = self._make_loader()
+            from torch.utils.data import DataLoader
+
+            self._loader = DataLoader(
+                self._timed,  # type: ignore[arg-type]  # it has what a map-style dataset needs
+                batch_size=_BATCH, num_workers=self.workers, persistent_workers=True,
+                collate_fn=list,
+            )  # fmt: skip
             list(self._loader)  # starting the workers is not decoding
         indices = range(len(self.images))
         begin = time.perf_counter()
@@ -206,14 +199,6 @@ class _Candidate:
             with ThreadPool(self.threads) as pool:
                 milliseconds = list(pool.map(self._timed.__getitem__, indices))
         return time.perf_counter() - begin, milliseconds
-
-    def _make_loader(self) -> Any:
-        from torch.utils.data import DataLoader
-
-        return DataLoader(
-            self._timed,  # type: ignore[arg-type]  # it has what a map-style dataset needs
-            batch_size=_BATCH, num_workers=self.workers, persistent_workers=True, collate_fn=list,
-        )  # fmt: skip
 
 
 class _TimedImages:
@@ -237,11 +222,9 @@ class _TimedImages:
 
 
 def _sum_up(
-    candidate: _Candidate,
-    passes: Sequence[tuple[float, list[float]]],
-    differences: dict[tuple[str, str], Differences],
-    images: int,
-) -> DecodeRow:
+    candidate: _Candidate, passes: Sequence[tuple[float, list[float]]],
+    differences: dict[tuple[str, str], Differences], images: int,
+) -> DecodeRow:  # fmt: skip
     rates = [len(candidate.images) / seconds for seconds, _ in passes]
     latencies = sorted(ms for _, milliseconds in passes for ms in milliseconds)
     pixels = sum(image.pixels for image in candidate.images) / len(candidate.images)

@@ -102,20 +102,14 @@ class FidelityResult:
 
 
 def measure(
-    path: str | os.PathLike[str] | None = None,
-    *,
-    decoders: Iterable[str] | None = None,
-    limit: int = 500,
-    crops: int | None = None,
-    size: int = 224,
-    interpolation: str = "bilinear",
+    path: str | os.PathLike[str] | None = None, *, decoders: Iterable[str] | None = None,
+    limit: int = 500, crops: int | None = None, size: int = 224, interpolation: str = "bilinear",
     progress: Callable[[Progress], None] | None = None,
-) -> FidelityResult:
-    """Compare crops of JPEGs, each decoded whole, with Pillow's and torchvision's.
+) -> FidelityResult:  # fmt: skip
+    """Compare crops of JPEGs, each decoded whole, with Pillow's and torchvision's of these boxes.
 
-    RandomResizedCrop draws the boxes, the same for all. Pillow decodes the whole image and resizes
-    the box. Torchvision v2 takes what Pillow decodes as a uint8 tensor, crops and resizes it.
-    `crops` are those of each image; None: 2, or as many as make a hundred in all.
+    Torchvision v2 takes what Pillow decodes as a uint8 tensor. `crops` are those of each image;
+    None: 2, or as many as make a hundred in all.
     """
     if crops is not None and crops < 1:
         raise OptionError(f"crops={crops}: expected 1 or more")

@@ -88,24 +88,15 @@ class LoadResult:
 
 
 def measure(
-    path: str | os.PathLike[str],
-    *,
-    crop: Geometry | None = None,
-    batch_size: int = 64,
-    fidelity: str = "exact",
-    decoder: str = "auto",
-    workers: Iterable[int] | None = None,
-    threads: Iterable[int] | None = None,
-    rounds: int = 3,
-    images: int = 2000,
-    seconds: float = 120.0,
-    say: Callable[[str], None] | None = None,
-) -> LoadResult:
+    path: str | os.PathLike[str], *, crop: Geometry | None = None, batch_size: int = 64,
+    fidelity: str = "exact", decoder: str = "auto", workers: Iterable[int] | None = None,
+    threads: Iterable[int] | None = None, rounds: int = 3, images: int = 2000,
+    seconds: float = 120.0, say: Callable[[str], None] | None = None,
+) -> LoadResult:  # fmt: skip
     """Load a pack in every setting, in turn, and time the stages of one image.
 
-    Half of the crops are flipped. A setting loads so many `images` in a round; more with many
-    workers, so that each of them makes several batches. Each gets an equal share of the `seconds`,
-    and loads fewer images where these would take longer, a batch of each worker at least; once the
+    A setting loads so many `images` in a round, and some batches of each worker at least. Each gets
+    an equal share of the `seconds`, and loads fewer images where these would take longer; once the
     time is over, no setting is measured a second time. `workers` of 0 are skipped: `threads` are
     tried without workers; None: 1, 2, 4, … up to the number of CPUs.
     """
@@ -163,11 +154,7 @@ def batches_timed(images: int, batch_size: int, workers: int) -> int:
 
 
 def time_stages(dataset: PackDataset, batch_size: int) -> dict[str, float]:
-    """Time "read", "decode and crop" and "collate", in microseconds an image.
-
-    They are the parts of the time in which one thread makes whole batches of images that are in the
-    page cache, and hands them over.
-    """
+    """Time "read", "decode and crop" and "collate" of one thread, in microseconds an image."""
     pack, alone = dataset.pack, dataset.with_options(threads=1)
     chosen = gains.choose_images(dataset, _LOOKED_AT)
     count = -(-len(chosen) // batch_size)
@@ -213,10 +200,7 @@ class _TimedLoader:
         self._loader: Any = None
 
     def run(self, say: Callable[[str], None], rounds: int, seconds: float = math.inf) -> None:
-        """Time batches while all workers are at work: neither their first ones nor the last.
-
-        After so many seconds, the round ends with the next lap, a batch of each worker.
-        """
+        """Time batches while all workers work; after so many seconds, up to the end of a lap."""
         until = time.monotonic() + seconds
         say(f"round {len(self.rates) + 1} of {rounds}: {_named(self.workers, self.threads)}")
         if self._loader is None:

@@ -26,7 +26,8 @@ _DEFAULTS = {"cpu": (8, 112), "cuda": (128, 224)}  # images of a batch, pixels o
 _CHANNELS, _CLASSES = (32, 64, 128, 256), 10
 _MARGIN = 8  # pixels around a cropped view
 _LAST = torch.channels_last
-Cases = dict[tuple[str, str, str, str, str], Callable[[], Any]]  # as a row begins → what to time
+Case = tuple[str, str, str, str, str]  # as a row begins
+Cases = dict[Case, Callable[[], Any]]  # what to time
 
 
 class MemoryFormatRow(NamedTuple):
@@ -59,19 +60,16 @@ class MemoryFormatResult:
         """Say what to do, in one line for each data type of a network and one for views."""
         lines = []
         for dtype in dict.fromkeys(row.dtype for row in self.rows if row.stage == "step"):
-            gains = [
-                f"{1 / row.ratio:.2f} times as fast ({row.part})"
-                for row in self.rows
-                if row[1:5] == ("step", dtype, "channels_last", "channels_last") and row.highest < 1
-            ]
+            gains = [f"{1 / row.ratio:.2f} times as fast ({row.part})" for row in self.rows
+                     if row[1:5] == ("step", dtype, "channels_last", "channels_last")
+                     and row.highest < 1]  # fmt: skip
             said = f"makes training {' and '.join(gains)}" if gains else "makes no clear difference"
             lines.append(f"{dtype}: channels_last, for images and model, {said}")
-        costs = [
-            f"{row.stage} takes {row.ratio:.1f} times as long ({row.images})"
-            for row in self.rows
-            if row.part == "data" and row.images.endswith("view") and row.lowest > 1
-        ]
-        said = "; ".join(costs) if costs else "they cost nothing clear here"
+        costs = [f"{row.stage} takes {row.ratio:.1f} times as long ({row.images})"
+                 for row in self.rows
+                 if row.part == "data" and row.images.endswith("view")
+                 and row.lowest > 1]  # fmt: skip
+        said = "; ".join(costs) or "they cost nothing clear here"
         return [*lines, f"views that are not contiguous: {said}"]
 
     def as_dict(self) -> dict[str, Any]:
@@ -79,14 +77,10 @@ class MemoryFormatResult:
 
 
 def measure(
-    *,
-    device: str | None = None,
-    dtypes: Iterable[str] | None = None,
-    batch_size: int | None = None,
-    size: int | None = None,
-    rounds: int = 7,
+    *, device: str | None = None, dtypes: Iterable[str] | None = None,
+    batch_size: int | None = None, size: int | None = None, rounds: int = 7,
     progress: Callable[[Progress], None] | None = None,
-) -> MemoryFormatResult:
+) -> MemoryFormatResult:  # fmt: skip
     """Measure two small convolutional networks, and collating and copying, in every layout.
 
     The device is the GPU if there is one; data types are float32, and also bfloat16 if the device
@@ -105,11 +99,10 @@ def measure(
             "two images (for batch norm) and 16 pixels"
         )
     batch = torch.randint(0, 256, (batch_size, 3, size, size), dtype=torch.uint8)
-    cases: Cases = {}
+    cases, repeats = Cases(), dict[Case, int]()
     for name in names:
         cases |= network_cases(batch, where, getattr(torch, name))
     cases |= data_cases(batch, where)
-    repeats = {}
     for key, work in cases.items():
         _time(work, where, 1)  # the first call sets things up
         repeats[key] = max(1, round(_LEAST_SECONDS / max(_time(work, where, 1), 1e-6)))
@@ -195,9 +188,8 @@ def network_cases(batch: torch.Tensor, device: torch.device, dtype: torch.dtype)
 
 
 @torch.inference_mode()
-def run_forward(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
-    result: torch.Tensor = model.eval()(images)
-    return result
+def run_forward(model: nn.Module, images: torch.Tensor) -> Any:
+    return model.eval()(images)
 
 
 def run_step(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> None:
@@ -234,7 +226,7 @@ def _time(work: Callable[[], Any], device: torch.device, calls: int) -> float:
     return (time.perf_counter() - began) / calls
 
 
-def sum_up(seconds: dict[tuple[str, str, str, str, str], list[float]]) -> list[MemoryFormatRow]:
+def sum_up(seconds: dict[Case, list[float]]) -> list[MemoryFormatRow]:
     """Compare the times of each case with those of its contiguous one, round by round."""
     rows = []
     for key, times in seconds.items():

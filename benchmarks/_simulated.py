@@ -12,9 +12,8 @@ from torch.utils.data import DataLoader
 from packio.measuring.doctor import Cause, Diagnosis, Measurements, remedies
 from packio.measuring.doctor.findings import Spread, Stages
 from packio.measuring.doctor.loops import LoopRun
-from packio.measuring.doctor.remedies import Change
+from packio.measuring.doctor.remedies import Change, Trials
 from packio.measuring.doctor.setups import Setup
-from packio.measuring.doctor.trials import Trials
 
 WORKERS, SIZE, LAPS = 64, 32, 2
 _PIECE = 0.05  # seconds of a worker for a piece of a batch, with which the doctor runs slow loops

@@ -16,7 +16,6 @@ from packio.errors import IntegrityError, ReadError
 from packio.images.perceptual import MOST, THRESHOLD
 
 if TYPE_CHECKING:
-    from packio.inspecting.verifying import Damage
     from packio.packs.page_cache import WarmReport
 
 
@@ -48,30 +47,25 @@ def verify(
     with ProgressLine(quiet=quiet) as progress:
         report = verifying.verify(
             pack, decode=decode, index=index, num_workers=threads, progress=progress
-        )  # fmt: skip
+        )
     if as_json:
         print_json(dataclasses.asdict(report) | {"ok": report.ok})
     else:
         for damage in report.damages:
-            say(_damage_line(damage))
+            position = "-" if damage.position is None else str(damage.position)
+            key = "-" if damage.key is None else escaped(damage.key)
+            place = "" if damage.offset is None else f" ({damage.length} bytes at {damage.offset})"
+            problem = escaped(damage.problem) + place
+            say("\t".join([escaped(damage.file), position, key, problem]))
     if not as_json and not quiet:
         warn(escaped(warning) for warning in report.warnings)
         found = "all as they were packed" if report.ok else counted(len(report.damages), "damage")
-        say(
-            f"{escaped(str(pack))}: {counted(report.samples, 'sample')} in "
-            f"{counted(report.files, 'file')}, "
-            f"{report.bytes / 1e6:,.1f} MB, {report.seconds:.1f} s: {found}"
-        )
+        say(f"{escaped(str(pack))}: {counted(report.samples, 'sample')} in "
+            f"{counted(report.files, 'file')}, {report.bytes / 1e6:,.1f} MB, "
+            f"{report.seconds:.1f} s: {found}")  # fmt: skip
     if not report.ok:
         unreadable = any(damage.unreadable for damage in report.damages)
         raise typer.Exit(ReadError.exit_code if unreadable else IntegrityError.exit_code)
-
-
-def _damage_line(damage: Damage) -> str:
-    position = "-" if damage.position is None else str(damage.position)
-    key = "-" if damage.key is None else escaped(damage.key)
-    place = "" if damage.offset is None else f" ({damage.length} bytes at {damage.offset})"
-    return "\t".join([escaped(damage.file), position, key, escaped(damage.problem) + place])
 
 
 _SHOWN_PAIRS = 20

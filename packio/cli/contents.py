@@ -68,7 +68,9 @@ def info(
     from packio.inspecting.pages import check_place
 
     if system:
-        _print_system(inspecting.system(), as_json=as_json)
+        found = inspecting.system()
+        lines = (f"{name:<20} {escaped(text)}" for name, text in found.items())
+        print_json(found) if as_json else say(*lines)
         return
     if pack is None:
         raise typer.BadParameter("name a pack, or ask for --system")
@@ -91,13 +93,6 @@ def info(
     else:
         for title, entries in _sections(summary):
             say(title, *(f"  {name:<13} {text}" for name, text in entries))
-
-
-def _print_system(found: dict[str, str], *, as_json: bool) -> None:
-    if as_json:
-        print_json(found)
-    else:
-        say(*(f"{name:<20} {escaped(text)}" for name, text in found.items()))
 
 
 def _sections(summary: dict[str, Any]) -> Iterator[tuple[str, list[tuple[str, str]]]]:

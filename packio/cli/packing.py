@@ -24,7 +24,7 @@ from packio.cli._output import (
 from packio.cli._progress import ProgressLine
 from packio.errors import OptionError
 from packio.packing.appending import AppendReport
-from packio.packing.planning import Advice, DryRun, LevelsAdvice
+from packio.packing.planning import DryRun, LevelsAdvice
 
 _TO_WRITE = {*group.RUN, *group.PARTS, *group.SEEK_POINTS} - {"check"}  # nothing to a dry run
 
@@ -96,7 +96,12 @@ def show_dry_run(found: DryRun, *, as_json: bool) -> None:
         say(f"measured on {counted(found.looked_at, 'image')}, drawn at random:")
         say(f"  {'options':<40} {'size':>12} {'decodes':>13} {'to encode':>11}")
         for advice in found.advice:
-            _print_advice(advice)
+            options = " ".join(f"--{name} {value}" for name, value in advice.options.items())
+            seconds = advice.pack_seconds
+            time = f"{seconds:,.0f} s" if seconds < 600 else f"{seconds / 60:,.0f} min"
+            refused = f"  ({advice.refused} refused)" if advice.refused else ""
+            say(f"  {options:<40} {advice.bytes / 1e6:>9,.1f} MB "
+                f"{advice.images_per_second:>7,.0f} img/s {time:>11}{refused}")  # fmt: skip
         say("img/s and time are those of one core; nothing was written")
 
 
@@ -111,15 +116,6 @@ def _print_levels(found: LevelsAdvice, looked_at: int) -> None:
         f"levels {found.options['count']}: {found.images:,} of {counted(looked_at, 'image')} that "
         f"were looked at get some; {found.bytes / 1e6:+,.1f} MB ({found.share:+.0%}) in all"
     )
-
-
-def _print_advice(advice: Advice) -> None:
-    options = " ".join(f"--{name} {value}" for name, value in advice.options.items())
-    seconds = advice.pack_seconds
-    time = f"{seconds:,.0f} s" if seconds < 600 else f"{seconds / 60:,.0f} min"
-    refused = f"  ({advice.refused} refused)" if advice.refused else ""
-    say(f"  {options:<40} {advice.bytes / 1e6:>9,.1f} MB "
-          f"{advice.images_per_second:>7,.0f} img/s {time:>11}{refused}")  # fmt: skip
 
 
 @group.takes(
@@ -166,11 +162,9 @@ def _print_append(report: AppendReport, pack: Path) -> None:
         done = f"nothing added; {report.known:,} are there, {len(report.changed):,} differ"
     say(f"{escaped(str(pack))}: {done}; {counted(report.total, 'image')} in all, "
         f"{report.seconds:.1f} s")  # fmt: skip
-    for keys, what in (
-        (report.changed, "differ in the source"),
-        (report.deleted, "are not in the source"),
-    ):
+    wheres = ((report.changed, "differ in"), (report.deleted, "are not in"))
+    for keys, what in wheres:
         if keys:
-            say(f"{len(keys):,} {what}; the pack keeps what it has:")
+            say(f"{len(keys):,} {what} the source; the pack keeps what it has:")
             print_some([escaped(key) for key in keys], "(--json lists all)")
     say(f"digest {report.digest}")

@@ -17,7 +17,7 @@ from packio.errors import OptionError
 
 if TYPE_CHECKING:
     from packio.images.frames import Placement
-    from packio.inspecting.replaying.replayed import Replay, ReplayedBatch, ReplayedSample
+    from packio.inspecting.replaying.replayed import ReplayedBatch, ReplayedSample
     from packio.packs.opening import Pack
 
 
@@ -200,12 +200,8 @@ def replay(
         say(f"{escaped(str(html))}: {counted(count, 'sample')} in "
               f"{counted(len(found.batches), 'batch')}, {written / 1e6:,.2f} MB")  # fmt: skip
     elif html is None:
-        _print_replay(found)
-
-
-def _print_replay(found: Replay) -> None:
-    for batch in found.batches:
-        say(_heading(batch), *map(_line, batch.samples))
+        for batch in found.batches:
+            say(_heading(batch), *map(_line, batch.samples))
 
 
 def _heading(batch: ReplayedBatch) -> str:

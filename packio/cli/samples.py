@@ -63,17 +63,12 @@ def _find(pack: Pack, key: str) -> int:
         return pack.find(key)
     except KeyNotFoundError as error:
         near = find_similar_keys(pack, os.fsencode(key))
-        hints = [f"\n  {row:>9}  {escaped(name)}" for row, name in near]
-        hint = (
-            "; similar keys, with their positions:" + "".join(hints)
-            if hints
-            else "; see: packio ls"
-        )
+        hints = "".join(f"\n  {row:>9}  {escaped(name)}" for row, name in near)
+        hint = f"; similar keys, with their positions:{hints}" if hints else "; see: packio ls"
         if key.isascii() and key.isdigit() and int(key) < len(pack):
             hint = f"; if you mean the sample at {key}, say --at" + hint
-        raise KeyNotFoundError(
-            f"{pack.path}: no sample has the key {escaped(key)}{hint}"
-        ) from error
+        said = f"{pack.path}: no sample has the key {escaped(key)}{hint}"
+        raise KeyNotFoundError(said) from error
 
 
 def extract(
@@ -154,9 +149,7 @@ def export(
     with packio.open(pack, index=index) as opened:
         report = exporting.export(opened, out, overwrite=overwrite)
     if as_json:
-        print_json({"out": str(report.out), "samples": report.samples,
-                    "columns": list(report.columns), "bytes": report.bytes,
-                    "seconds": report.seconds})  # fmt: skip
+        print_json(report)
     elif not quiet:
         say(f"{escaped(str(report.out))}: {counted(report.samples, 'sample')}, "
               f"{len(report.columns)} columns, {as_size(report.bytes)}")  # fmt: skip
@@ -193,8 +186,7 @@ def select(
 
     report = selecting.select(pack, expression, out=out, keys_of=keys_of, overwrite=overwrite)
     if as_json:
-        print_json({"out": str(report.out), "pack": str(report.pack),
-                    "selected": report.selected, "samples": report.samples})  # fmt: skip
+        print_json(report)
     elif not quiet:
         say(f"{escaped(str(report.out))}: {report.selected:,} of "
               f"{counted(report.samples, 'sample')} of {escaped(str(report.pack))}")  # fmt: skip

@@ -71,9 +71,9 @@ class Buckets:
     def __init__(self, sizes: Iterable[Sequence[int]]) -> None:
         self.sizes: tuple[Size, ...] = tuple(map(check_size, sizes))
         if not 0 < len(self.sizes) <= MOST or len(set(self.sizes)) < len(self.sizes):
-            raise OptionError(
-                f"sizes={_shown(self.sizes)}: expected 1 to {MOST} different (height, width)"
-            )
+            more = [f"… {len(self.sizes) - 4} more"] if len(self.sizes) > 4 else []
+            shown = ", ".join([*map(str, self.sizes[:4]), *more])
+            raise OptionError(f"sizes=[{shown}]: expected 1 to {MOST} different (height, width)")
         sides = np.array(self.sizes, np.int64)
         self._height, self._width = sides[:, 0], sides[:, 1]
         ratios = [Fraction(width, height) for height, width in self.sizes]
@@ -114,11 +114,6 @@ def check_size(size: Sequence[int]) -> Size:
     if not (0 < height <= _LONGEST and 0 < width <= _LONGEST):
         raise OptionError(f"size {size!r}: expected (height, width), ints of at least 1 pixel")
     return height, width
-
-
-def _shown(sizes: Sequence[Size]) -> str:
-    more = f", … {len(sizes) - 4} more" if len(sizes) > 4 else ""
-    return f"[{', '.join(map(str, sizes[:4]))}{more}]"
 
 
 def choose_buckets(

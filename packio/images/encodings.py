@@ -168,7 +168,9 @@ def _pillow_facts(data: bytes) -> Facts:
     with Decoding(), opened(data) as image:
         encoding = _PILLOW_FORMATS.get(image.format or "", "unknown")
         channels, dtype = _layout(image, data)
-        orientation = 1 if encoding == "tiff" else _orientation(image)  # load() turns TIFFs
+        value = 1 if encoding == "tiff" else image.getexif().get(_ORIENTATION_TAG, 1)
+        # load() turns TIFFs; a fraction that is 6 turns as 6 does
+        orientation = next((turn for turn in range(1, 9) if value == turn), 1)
         progressive = bool(image.info.get("progressive"))
         return Facts(encoding, image.height, image.width, channels, dtype, orientation, progressive)
 
@@ -235,11 +237,6 @@ def _layout(image: Image.Image, data: bytes) -> tuple[int, str]:
     if image.mode in ("P", "PA"):
         return (4 if "transparency" in image.info or image.mode == "PA" else 3), "uint8"
     return len(image.getbands()), "uint8"
-
-
-def _orientation(image: Image.Image) -> int:
-    value = image.getexif().get(_ORIENTATION_TAG, 1)  # a fraction that is 6 turns as 6 does
-    return next((turn for turn in range(1, 9) if value == turn), 1)
 
 
 class JpegHeader(NamedTuple):

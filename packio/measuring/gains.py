@@ -81,14 +81,13 @@ def measure_packing(
 
         def load_all() -> None:
             for file in files:
-                (load or _open_as_rgb)(file)
+                if load is not None:
+                    load(file)
+                else:
+                    with Image.open(file) as image:
+                        image.convert("RGB")
 
         return [_measure(root, folder, load_all, len(files), short, output="pil") for short in ways]
-
-
-def _open_as_rgb(file: str) -> Any:
-    with Image.open(file) as image:
-        return image.convert("RGB")
 
 
 def _measure(

@@ -46,30 +46,17 @@ class Recipe:
         return cls(**{name: value for name, value in found.items() if name in names})
 
     def followed_by(self, later: Recipe) -> Recipe:
-        """The recipe of a pack that was made with ``later`` out of a pack of this recipe.
-
-        What the later one leaves as it is stays as this one has it.
-        """
+        """The recipe of a pack that was made with ``later`` out of a pack of this recipe."""
+        patterns = [*self.choice.get("exclude", ()), *later.choice.get("exclude", ())]
+        levels = self.levels if later.levels is None else later.levels
         return dataclasses.replace(
             self,
-            choice={**self.choice, **later.choice, **self._patterns(later)},
+            choice={**self.choice, **later.choice, **({"exclude": patterns} if patterns else {})},
             encoding=self._encoding(later.encoding),
             check="decode" if "decode" in (self.check, later.check) else "header",
-            writing=later.writing,
-            stats=later.stats,
-            seek_points=later.seek_points,
-            levels=self._levels(later),
-        )
-
-    def _levels(self, later: Recipe) -> Mapping[str, Any] | None:
-        """Levels of the later one, if it says something of them. None if it takes them away."""
-        levels = self.levels if later.levels is None else later.levels
-        return levels if levels and levels.get("count") else None
-
-    def _patterns(self, later: Recipe) -> dict[str, Any]:
-        """Patterns of both: a sample is left out if any of them leaves it out."""
-        both = [*self.choice.get("exclude", ()), *later.choice.get("exclude", ())]
-        return {"exclude": both} if both else {}
+            writing=later.writing, stats=later.stats, seek_points=later.seek_points,
+            levels=levels if levels and levels.get("count") else None,  # None: taken away
+        )  # fmt: skip
 
     def _encoding(self, later: Mapping[str, Any]) -> Mapping[str, Any]:
         """Encoding options of both; without those that only the earlier encoder understood."""
@@ -97,11 +84,7 @@ class Recipe:
 
 
 def merged(recipes: Sequence[Recipe]) -> Recipe:
-    """The recipe of several packs as one pack.
-
-    Sources and their options may differ; they are then left out. If the packs were encoded or
-    chosen in different ways, the recipe is mixed.
-    """
+    """The recipe of several packs as one; mixed if they were encoded or chosen in other ways."""
     return functools.reduce(_both, recipes)
 
 
@@ -109,11 +92,8 @@ def _both(one: Recipe, other: Recipe) -> Recipe:
     if one == other:
         return one
     same_source = (one.source, one.reading) == (other.source, other.reading)
-    made = [
-        (r.as_json().get("encoding"), r.check, _plain(r.choice), _plain(r.levels),
-         r.is_mixed)
-        for r in (one, other)
-    ]  # fmt: skip
+    made = [(r.as_json().get("encoding"), r.check, _plain(r.choice), _plain(r.levels), r.is_mixed)
+            for r in (one, other)]  # fmt: skip
     return dataclasses.replace(
         one,
         source=one.source if same_source else "merge",

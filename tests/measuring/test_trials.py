@@ -23,13 +23,11 @@ from packio.measuring.doctor import (
     Measurements,
     Trial,
     remedies,
-    trials,
 )
 from packio.measuring.doctor.findings import Spread, Stages
 from packio.measuring.doctor.loops import Loop, LoopRun
-from packio.measuring.doctor.remedies import Change
+from packio.measuring.doctor.remedies import Change, Trials
 from packio.measuring.doctor.setups import Setup
-from packio.measuring.doctor.trials import Trials
 from packio.measuring.gains import Gain
 
 
@@ -91,16 +89,16 @@ CHANGES = [Change(kind, kind.value, "") for kind in KINDS]
      (1.796, 11, 0.05), (0.0, 5, 0.5), (-2.353, 3, 0.95), (6.314, 1, 0.05)],
 )  # fmt: skip
 def test_the_tail_of_students_t_is_that_of_the_tables(t: float, freedom: int, tail: float) -> None:
-    assert trials.student_tail(t, freedom) == pytest.approx(tail, rel=2e-3)
+    assert remedies.student_tail(t, freedom) == pytest.approx(tail, rel=2e-3)
 
 
 def test_the_chance_is_that_of_all_changes_together() -> None:
     ratios = [math.exp(x) for x in (0.1, 0.2, 0.3)]  # t = 0.2 / (0.1 / sqrt(3)) = 3.464
-    assert trials.chance(ratios, 1) == pytest.approx(0.0371, rel=1e-2)
-    assert trials.chance(ratios, 3) == pytest.approx(3 * 0.0371, rel=1e-2)
-    assert trials.chance([0.9, 0.8, 0.7], 3) == 1
-    assert trials.chance([3.0, 3.0], 1) == 1  # two rounds are too few
-    assert 0 < trials.chance([1.001] * 3, 1) < 1
+    assert remedies.chance(ratios, 1) == pytest.approx(0.0371, rel=1e-2)
+    assert remedies.chance(ratios, 3) == pytest.approx(3 * 0.0371, rel=1e-2)
+    assert remedies.chance([0.9, 0.8, 0.7], 3) == 1
+    assert remedies.chance([3.0, 3.0], 1) == 1  # two rounds are too few
+    assert 0 < remedies.chance([1.001] * 3, 1) < 1
 
 
 @pytest.mark.parametrize("bursts", [False, True])

@@ -3,7 +3,7 @@
 1. Measure: samples (`samples`), batches and the loop (`loops`); `examination` leads through this
    step and the trials. `setups` makes the loader again with one thing changed.
 2. Findings: `findings` turns the numbers into what bounds the loop.
-3. Remedies: `remedies` lists changes that might help, or estimates them; `trials` tries them.
+3. Remedies: `remedies` lists changes that might help, and tries or estimates them.
 4. Report: `report` in words, ``page.html`` as a page.
 """
 

@@ -21,10 +21,9 @@ from packio.images.tensors import ensure_contiguous, is_contiguous_batch
 from packio.measuring.doctor import loops, remedies
 from packio.measuring.doctor.findings import Cause, Measurements, Spread, Stages, Trial
 from packio.measuring.doctor.loops import Loop, LoopRun, Step, call, combine
-from packio.measuring.doctor.remedies import Change
+from packio.measuring.doctor.remedies import Change, Trials
 from packio.measuring.doctor.samples import SampleTime, time_samples
 from packio.measuring.doctor.setups import Setup, bytes_of, explained, size_of
-from packio.measuring.doctor.trials import Trials
 from packio.measuring.turns import IndexFeed, IndexOrder
 from packio.system import processors
 
@@ -105,7 +104,9 @@ class Examination:
                 samples = (list(samples) * -(-self._size // len(samples)))[: self._size]
             self._samples = samples
             self._say("collating and handing over")
-            collating, self._batch = loops.time_collate(setup, samples, self._size, budget)
+            collating = loops.median_time(lambda: setup.collate(samples), budget)
+            collating *= self._size / max(1, len(samples))
+            self._batch = setup.collate(samples)
         else:  # the dataset gives batches
             self._batch, self._size, collating = samples[0], size_of(samples[0]), 0.0
             share = SampleTime(*(part / self._size for part in share))

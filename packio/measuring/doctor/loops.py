@@ -14,7 +14,7 @@ import torch
 from packio.errors import DiagnosisError
 from packio.images.tensors import mapped, new_batch
 from packio.measuring.doctor.samples import clock
-from packio.measuring.doctor.setups import Setup, explained, leaves, size_of
+from packio.measuring.doctor.setups import explained, leaves, size_of
 from packio.measuring.turns import IndexFeed
 
 Step = Callable[[Any], Any]
@@ -168,12 +168,6 @@ def median_time(work: Callable[[], Any], seconds: float, *, least: int = 3) -> f
         if time.perf_counter() > until + seconds:
             break
     return statistics.median(times[1:] or times)
-
-
-def time_collate(setup: Setup, samples: list[Any], size: int, seconds: float) -> tuple[float, Any]:
-    """Measure the seconds of collating a batch; return also the batch."""
-    taken = median_time(lambda: setup.collate(samples), seconds)
-    return taken * size / max(1, len(samples)), setup.collate(samples)
 
 
 def time_hand_over(batch: Any, seconds: float, *, shared: bool) -> float:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import counted, escaped, print_json, say, warn
-from packio.cli._progress import ProgressLine, bytes_bar
+from packio.cli._output import ProgressLine, bytes_bar, counted, escaped, print_json, say, warn
 from packio.errors import IntegrityError, ReadError
 from packio.images.perceptual import MOST, THRESHOLD
 

@@ -11,8 +11,15 @@ import typer
 from packio import packing
 from packio.cli import _options as option
 from packio.cli import _packing_options as group
-from packio.cli._output import counted, escaped, print_json, print_packed, say
-from packio.cli._progress import ProgressLine, bytes_bar
+from packio.cli._output import (
+    ProgressLine,
+    bytes_bar,
+    counted,
+    escaped,
+    print_json,
+    print_packed,
+    say,
+)
 from packio.errors import OptionError
 
 

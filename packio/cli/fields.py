@@ -11,8 +11,7 @@ import typer
 
 from packio.cli import _options as option
 from packio.cli import _packing_options as group
-from packio.cli._output import counted, escaped, print_json, print_some, say
-from packio.cli._progress import ProgressLine
+from packio.cli._output import ProgressLine, counted, escaped, print_json, print_some, say
 from packio.errors import OptionError
 
 

@@ -11,8 +11,7 @@ import typer
 
 from packio import registry
 from packio.cli import _options as option
-from packio.cli._output import counted, print_json, print_table, say, tell
-from packio.cli._progress import ProgressLine
+from packio.cli._output import ProgressLine, counted, print_json, print_table, say, tell
 from packio.errors import OptionError, printable
 from packio.system import processors
 

@@ -12,6 +12,7 @@ from packio import packing
 from packio.cli import _options as option
 from packio.cli import _packing_options as group
 from packio.cli._output import (
+    ProgressLine,
     as_typed,
     counted,
     escaped,
@@ -21,7 +22,6 @@ from packio.cli._output import (
     say,
     warn,
 )
-from packio.cli._progress import ProgressLine
 from packio.errors import OptionError
 from packio.packing.appending import AppendReport
 from packio.packing.planning import DryRun, LevelsAdvice

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import counted, escaped, print_json, say
-from packio.cli._progress import ProgressLine
+from packio.cli._output import ProgressLine, counted, escaped, print_json, say
 from packio.errors import OptionError
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import as_size, counted, escaped, print_json, say
-from packio.cli._progress import ProgressLine
+from packio.cli._output import ProgressLine, as_size, counted, escaped, print_json, say
 from packio.errors import KeyNotFoundError, OptionError
 
 if TYPE_CHECKING:

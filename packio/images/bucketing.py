@@ -1,13 +1,12 @@
 """Aspect-ratio buckets: a few sizes, the one that fits an image best, and the crop to that size.
 
 An image fits the size whose aspect ratio is nearest to its own, compared in logarithms: an image of
-3:2 is as far from 1:1 as one of 2:3 is. The comparison is exact. The logarithm of the ratio of an
-image lies halfway between those of two sizes if its square is the product of both; squares and
-products are quotients of integers that NumPy rounds correctly, so that equal ones are equal.
+3:2 is as far from 1:1 as one of 2:3 is. The comparison is exact: halfway between two ratios, the
+square of the image's is their product, and NumPy rounds these quotients of integers correctly.
 
-Source: "NovelAI improvements on Stable Diffusion", section "Aspect ratio bucketing", 2022
-(https://blog.novelai.net/novelai-improvements-on-stable-diffusion-e10d38db82ac), which compares the
-ratios themselves.
+Source: "NovelAI improvements on Stable Diffusion", section "Aspect ratio bucketing", 2022, which
+compares the ratios themselves
+(https://blog.novelai.net/novelai-improvements-on-stable-diffusion-e10d38db82ac).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Crops: which box of an image is taken, and how large it becomes.
 
 A geometry turns the size of an image, as the index has it, and some random numbers into a *frame*
-(`packio.images.frames`). No pixel is needed for that, so reading can be planned before decoding.
-The sizes may be columns of N numbers: the frame then has N boxes, one for each image of a batch.
+(`packio.images.frames`). The sizes may be columns of N numbers: the frame then has N boxes.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ _FEW = 16  # images for which columns take longer than numbers
 class Uniforms(Protocol):
     """Random numbers in [0, 1): a list, numbers drawn when asked for, or (draws, N) columns."""
 
-    def __getitem__(self, i: int, /) -> Any:
-        """The i-th: a number, or a column of N numbers."""
+    def __getitem__(self, i: int, /) -> Any: ...
 
 
 @runtime_checkable
@@ -68,7 +66,6 @@ def _pair(size: Size) -> tuple[int, int]:
 
 
 def check_interpolation(name: str) -> None:
-    """Check the name of an interpolation."""
     if name not in INTERPOLATIONS:
         raise OptionError(f"interpolation={name!r}: expected one of {', '.join(INTERPOLATIONS)}")
 
@@ -132,10 +129,7 @@ class RandomResizedCrop(_Sized):
         return self._central(height, width)
 
     def _frames(self, height: Integer, width: Integer, u: Any) -> Frame:
-        """Frames of N images: each try for all images that need it, and one by one for the last.
-
-        Of a photograph's boxes 87 % fit at the first try.
-        """
+        """Frames of N images: each try for all that need it (13 % need two), the last alone."""
         h, w = np.empty_like(height), np.empty_like(width)
         rest = np.arange(len(height))
         for k in range(2, self.draws, 2):

@@ -5,11 +5,9 @@ frequencies (DCT-II), around their median; so are those of the package ImageHash
 (https://github.com/JohannesBuchner/imagehash), bit for bit. Encoding anew, resizing and slight
 changes of colour flip few of the 64 bits. Cropping and mirroring flip many.
 
-Pairs are found without comparing all with all: of two hashes that differ in at most t of 64 bits,
-one of their four 16-bit bands differs in at most t // 4. So each band of each hash is looked up in
-the sorted bands of all, as it is and with few bits flipped. For N different hashes that are spread
-evenly this takes O(N log N) time to sort, and c N (1 + N / 65,536) comparisons, where c is 4, 68
-and 548 for t up to 3, 7 and 11; memory is O(N). Equal hashes count as one.
+Of two hashes that differ in at most t of 64 bits, one of their four 16-bit bands differs in at most
+t // 4. So each band of each hash is looked up in the sorted bands of all, as it is and with few
+bits flipped: c N (1 + N / 65,536) comparisons, where c is 4, 68 and 548 for t up to 3, 7 and 11.
 
 Source: M. Norouzi, A. Punjani, D. J. Fleet, "Fast Search in Hamming Space with Multi-Index
 Hashing", CVPR 2012.

@@ -6,9 +6,8 @@ and resizes it with antialiasing. "fast" decodes a box that is much larger than 
 time than a library's less exact ones; without the core, "fast" upsamples chroma by repeating it.
 ``packio bench-decode --parity`` tells how much the libraries' pixels differ.
 
-Entropy-coded data of one place are decoded once, whatever number of outputs shows the place, as the
-views of a sample. But where outputs show places that lie apart, each place is decoded by itself,
-because less lies in all of them than in the box that holds them.
+Views of one place are decoded once. Places that lie apart are decoded one by one, if less lies in
+all of them than in the box that holds them.
 """
 
 from __future__ import annotations

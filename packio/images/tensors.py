@@ -1,7 +1,6 @@
 """Contiguous tensors: (H, W, C) → (C, H, W), and finding and mending what is not contiguous.
 
-A tensor that is a transposed view has the same values and is slower, without a warning. Images
-like that take three times as long to be stacked into a batch, and twelve times to be copied
+Transposed views take three times as long to be stacked into a batch, and twelve times to be copied
 (`packio bench-memory-format`). All tensors that packio returns are contiguous.
 """
 

@@ -306,8 +306,7 @@ def _make_device_clock(
 class Durations:
     """Many durations in bounded memory: exact sums, and a histogram for percentiles.
 
-    A bucket holds the durations that agree in their leading 8 bits. So the middle of a bucket is
-    within 1/256 of each duration in it. Source: HdrHistogram.
+    The durations of a bucket agree in their leading 8 bits: 1/256. Source: HdrHistogram.
     """
 
     def __init__(self, warmup: int) -> None:

@@ -102,8 +102,7 @@ def labels(
     """Make labels of the values of a column, one for each code; the module says how.
 
     `classes` are the names that the user gives, `names` those of ints if the source says them: the
-    int -1 is then a missing label. With `hot`, lists of numbers may also have one number for each
-    name, as ``[0, 1, 0]`` of three names. Otherwise they have positions in the names, as ``[1]``.
+    int -1 is then missing. With `hot`, lists may be ``[0, 1, 0]`` of three names, else ``[1]``.
     """
     known = {*(classes or ()), *(names or ())}
     values = [
@@ -299,11 +298,7 @@ def _lists(column: _Column) -> _Numbered:
 
 
 def _are_hot(column: _Column) -> bool:
-    """Tell whether lists of numbers have one number for each name, and no positions.
-
-    The numbers are 0 or 1, or any floats. Lists such as ``[0, 1, 0]``, which repeat a position and
-    do not all have as many numbers as there are names, make no sense.
-    """
+    """Whether lists have a number (0, 1, or floats) for each name, and no positions."""
     values, names = column.values, column.names or ()
     parts = {part for value in values for part in value}
     if not parts or any(isinstance(part, str) for part in parts):
@@ -351,10 +346,7 @@ def _vectors(column: _Column) -> _Numbered:
 
 
 def labels_of_keys(keys: Sequence[bytes], regex: str, classes: Sequence[str] | None) -> Labels:
-    """Make labels of what a regular expression finds in keys, as ``beagle`` in ``beagle_12.jpg``.
-
-    The label is its group ``label``, else its only group, else the whole match.
-    """
+    """Make labels of a regular expression's group ``label``, or only group, or match in keys."""
     try:
         pattern = re.compile(regex)
     except re.error as error:
@@ -418,10 +410,7 @@ def check_fits(value: float, where: str) -> None:
 
 
 def of_texts(column: Distinct, place: Where, classes: Sequence[str] | None) -> list[Any]:
-    """The values of a column of text: as numbers if all are, or missing; else as names.
-
-    Texts that are all names of `classes` are names, also ``"1"``.
-    """
+    """The values of a column of text: numbers if all are, or missing; names if in `classes`."""
     texts, named = [text.strip() for text in column.values], {*(classes or ())}
     there = [text for text in texts if not is_missing(text, named)]
     if named.issuperset(there) or any(number(text) is None for text in there):

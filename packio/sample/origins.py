@@ -1,10 +1,9 @@
 """What became of the fields of a source: which of them are the fields of a pack, by which names.
 
-A source gives a field under a name that the user asks for, or under its own name. The pack has the
-field under this name until it is renamed, replaced or dropped. An index's metadata keep what became
-of such fields under ``"origins"``: name in the source → name in the pack; or None, if the pack has
-no field of these values. Fields that are not there have the same name in both. A field that is
-there with the same name in both has also values that were added later.
+An index's metadata keep what became of fields that were renamed, replaced or dropped under
+``"origins"``: name in the source → name in the pack; or None, if the pack has no field of these
+values. Fields that are not there have the same name in both. A field that is there with the same
+name in both has also values that were added later.
 
 Example: ``{"txt": "caption", "mask": None}``: the pack's captions are the source's ``txt``; its
 masks, if it has any, were added after it was packed.

@@ -1,8 +1,7 @@
 """Labels moved from one list of class names to another: the only place that renumbers labels.
 
-A label is a position in its pack's list of class names. When samples go to a pack with another
-list, each label must change so that its name stays. This holds for ints, for many-hot vectors (one
-number for each class) and for the labels of boxes. The label -1 means "no class" and stays.
+A label is a position in its pack's list of class names: an int, a many-hot vector, or the label of
+a box. In a pack with another list its name stays. The label -1 means "no class" and stays.
 
 Example: `Relabelling(["cat", "dog"], ["bird", "cat", "dog"])` moves label 0 (cat) to 1.
 """

@@ -356,10 +356,10 @@ def test_an_error_under_a_bar_is_a_whole_line(
 
 
 def test_elsewhere_progress_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
-    from packio.cli import _progress
+    from packio.cli import _output
     from packio.system.progress import Progress
 
-    with _progress.ProgressLine() as line:
+    with _output.ProgressLine() as line:
         line(Progress(10, 40, 10, 40_000_000, 0, 2.0))
         line._shown -= 60  # as if the last line had been a minute ago
         line(Progress(20, 40, 20_000_000, 40_000_000, 3, 2.0, "checking"))
@@ -374,13 +374,13 @@ def test_elsewhere_progress_is_a_line_now_and_then(capsys: pytest.CaptureFixture
 def test_a_bar_counts_what_is_listed_and_begins_anew(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from packio.cli import _progress
+    from packio.cli import _output
     from packio.system.progress import Progress
 
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     for name, value in {"TERM": "xterm", "COLUMNS": "100", "NO_COLOR": "1"}.items():
         monkeypatch.setenv(name, value)
-    with _progress.ProgressLine() as line:
+    with _output.ProgressLine() as line:
         assert line._bar is not None
         line(Progress(12_000, 0, 0, 0, 0, 3.0, "listing"))
         line._bar.refresh()

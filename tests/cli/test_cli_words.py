@@ -18,7 +18,7 @@ import packio.cli
 from packio import registry
 from packio.cli import _output
 from packio.cli import _packing_options as group
-from packio.cli._progress import ProgressLine
+from packio.cli._output import ProgressLine
 from packio.packing.run import executors
 from packio.system.progress import Progress
 
@@ -122,7 +122,7 @@ def test_packing_goes_on_when_nobody_reads_its_progress(
     image_folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     code = (
-        "import sys, packio.cli._progress as p; p._PLAIN_SECONDS = 0.0\n"
+        "import sys, packio.cli._output as p; p._PLAIN_SECONDS = 0.0\n"
         "from packio.cli import main; main()"
     )
     command = [sys.executable, "-c", code, "pack", str(image_folder), str(tmp_path / "x.lmdb")]
@@ -144,7 +144,7 @@ def test_a_line_of_progress_that_nobody_reads_is_lost(monkeypatch: pytest.Monkey
         def fileno(self) -> int:
             raise OSError("it has no file")
 
-    monkeypatch.setattr("packio.cli._progress._PLAIN_SECONDS", 0.0)
+    monkeypatch.setattr("packio.cli._output._PLAIN_SECONDS", 0.0)
     monkeypatch.setattr(sys, "stderr", Broken())
     with ProgressLine() as line:
         line(Progress(0, 1, 0, 0, 0, 0.0, "reading"))

@@ -139,7 +139,7 @@ def test_the_command_lists_pairs(pack: pathlib.Path, tmp_path: pathlib.Path) -> 
 def test_the_command_shows_how_far_it_is(
     pack: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("packio.cli._progress._PLAIN_SECONDS", 0.0)
+    monkeypatch.setattr("packio.cli._output._PLAIN_SECONDS", 0.0)
     find_duplicates(pack)
     assert "decoding 9/9 (100%)" in capsys.readouterr().err
     find_duplicates(pack, quiet=True)

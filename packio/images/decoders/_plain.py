@@ -71,11 +71,7 @@ def check_gray(mode: str, *, is_gray: bool) -> None:
 
 
 def check_scans(data: bytes) -> None:
-    """Check that a JPEG's segments and scans follow each other up to its end-of-image marker.
-
-    Some libraries stop after the last row of pixels, so they miss damage behind it that Pillow
-    finds.
-    """
+    """Check that segments and scans follow each other up to EOI: some libraries stop before it."""
     position, frames = 2, 0
     while match := _MARKER.match(data, position):
         marker = data[match.start() + 1]
@@ -127,10 +123,7 @@ def _of_frame(frame: bytes) -> tuple[int, int, int]:
 
 
 def _ends_at_next_marker(data: bytes, position: int) -> bool:
-    """Tell whether the first marker in the entropy-coded data is the end of the image.
-
-    NumPy lets other threads run meanwhile: 30 µs for 100 KB, with Python's lock held for 5 of them.
-    """
+    """Whether the first marker in entropy-coded data is EOI; NumPy lets other threads run."""
     import numpy as np
 
     coded = np.frombuffer(data, np.uint8)[position:]

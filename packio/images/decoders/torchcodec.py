@@ -1,8 +1,4 @@
-"""TorchCodec's image decoders: JPEG and PNG into torch's memory.
-
-Its wheels on PyPI load beside PyPI's own builds of torch, not beside CPU-only builds. Decoding
-images needs no FFmpeg.
-"""
+"""TorchCodec's image decoders: JPEG and PNG, without FFmpeg; its wheels need PyPI's torch."""
 
 from __future__ import annotations
 

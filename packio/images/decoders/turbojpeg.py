@@ -1,8 +1,4 @@
-"""PyTurboJPEG: the system's libjpeg-turbo through ctypes.
-
-Its versions 1.x work with libjpeg-turbo 2 and 3; versions 2.x need libjpeg-turbo 3, which Debian 12
-and Ubuntu 24.04 do not have.
-"""
+"""PyTurboJPEG: the system's libjpeg-turbo through ctypes; 2.x needs libjpeg-turbo 3."""
 
 from __future__ import annotations
 
@@ -44,11 +40,7 @@ def _decoder() -> Any:
 
 
 def _strict(library: ModuleType) -> type:
-    """Make a TurboJPEG that raises on warnings.
-
-    PyTurboJPEG 1.x answers them with ``warnings.warn`` and pixels that are half gray; catching
-    that is not safe with threads.
-    """
+    """Make a TurboJPEG that raises on warnings: 1.x warns, and gives pixels that are half gray."""
 
     def report(*_: object) -> None:
         raise OSError("damaged: libjpeg-turbo reports an error or a warning")

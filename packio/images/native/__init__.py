@@ -1,10 +1,8 @@
 """The native core: a JPEG's bytes to the planes of outputs in one call, written in C.
 
 It decodes only what an output needs, resizes, turns and mirrors it: about three times as fast as
-a library's decoder and PyTorch's resizing, with the same pixels bit for bit. What is much larger
-than its output it can decode smaller, less exactly. It is compiled when packio is installed, where
-there is a C compiler. Without it, and for images that it declines, packio takes a library's
-decoder. ``core.h`` leads through the C files.
+a library's decoder and PyTorch's resizing, with the same pixels bit for bit. It is compiled when
+packio is installed, where there is a C compiler. ``core.h`` leads through the C files.
 """
 
 from __future__ import annotations

@@ -72,8 +72,9 @@ def test_a_format_of_another_distribution_packs_and_is_indexed(
 def test_a_decoder_of_another_distribution_decodes(site: pathlib.Path) -> None:
     code = """
     from packio import registry
-    from packio.images.decoders import Decoder, Stored
-    pixels = Decoder("example")(b"P6 2 1 255\\n\\1\\2\\3\\4\\5\\6", Stored("pnm", 1, 2, 3, "uint8"))
+    from packio.images.decoders import Decoder
+    from packio.sample.record import Facts
+    pixels = Decoder("example")(b"P6 2 1 255\\n\\1\\2\\3\\4\\5\\6", Facts("pnm", 1, 2, 3, "uint8"))
     print(json.dumps(["example" in registry.names("decoders"), pixels.tolist()]))
     """
     assert _printed(site, code) == [True, [[[1, 2, 3], [4, 5, 6]]]]

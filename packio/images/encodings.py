@@ -111,7 +111,7 @@ def raw_facts(
     height: int, width: int, channels: int, dtype: str = "uint8", encoding: str = "raw"
 ) -> Facts:
     """The facts of raw pixels, which have no header."""
-    return Facts(encoding, height, width, channels, dtype, 1, progressive=False)
+    return Facts(encoding, height, width, channels, dtype)
 
 
 def check_raw(facts: Facts, length: int) -> None:

@@ -30,11 +30,11 @@ class Facts(NamedTuple):
     width: int  # pixels, as stored, before orientation
     channels: int  # as stored, a palette expanded; 4 in a JPEG: CMYK
     dtype: str  # one of `packio.images.encodings.DTYPES`
-    orientation: int  # 1..8, as in Exif
-    progressive: bool
+    orientation: int = 1  # 1..8, as in Exif
+    progressive: bool = False
 
 
-UNKNOWN = Facts("unknown", 0, 0, 0, "uint8", 1, progressive=False)
+UNKNOWN = Facts("unknown", 0, 0, 0, "uint8")
 
 
 def check_mask(name: str, mask: Facts, height: int, width: int) -> None:

@@ -17,7 +17,8 @@ from PIL import Image
 from packio import registry
 from packio.errors import DecodeError, LimitError, MissingPackageError, ModeError, OptionError
 from packio.images import decoders, encodings
-from packio.images.decoders import Decoder, Stored, pillow
+from packio.images.decoders import Decoder, pillow
+from packio.sample.record import Facts
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -286,8 +287,7 @@ def test_sixteen_bits_are_kept_or_refused(plugin: ModuleType, channels: int) -> 
 def test_some_decoder_keeps_sixteen_bits_of_colour() -> None:
     values = np.random.default_rng(0).integers(0, 1 << 16, (6, 5, 3)).astype(np.uint16)
     data = _png16(values)
-    facts = encodings.read_facts(data)
-    stored = Stored(facts.encoding, facts.height, facts.width, facts.channels, facts.dtype)
+    stored = encodings.read_facts(data)
     with pytest.raises(ModeError, match="decoder='opencv'"):
         Decoder("pillow", "UNCHANGED")(data, stored)
     try:
@@ -311,9 +311,8 @@ def _png16(values: np.ndarray) -> bytes:
     )
 
 
-def _stored(data: bytes) -> Stored:
-    facts = encodings.read_facts(data)
-    return Stored(facts.encoding, facts.height, facts.width, facts.channels, facts.dtype)
+def _stored(data: bytes) -> Facts:
+    return encodings.read_facts(data)
 
 
 @pytest.mark.parametrize("kind", _KINDS)

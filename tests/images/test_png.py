@@ -42,7 +42,8 @@ from packio import registry
 from packio.batches import masks
 from packio.errors import DecodeError, MissingPackageError
 from packio.images import decoders, native, png
-from packio.images.decoders import Decoder, Stored, isal, pillow
+from packio.images.decoders import Decoder, isal, pillow
+from packio.sample.record import Facts
 
 pytestmark = native_core.needed
 _SIDES = range(1, 41)
@@ -258,6 +259,6 @@ def test_auto_decodes_plain_pngs_by_isa_l(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(pillow, "decode", None)
     for colour in (png.GRAY, png.RGB):
         pixels = made_pixels(5, 6, colour)
-        made = decoder(encoded(pixels, colour), Stored("png", 5, 6, pixels.shape[2], "uint8"))
+        made = decoder(encoded(pixels, colour), Facts("png", 5, 6, pixels.shape[2], "uint8"))
         np.testing.assert_array_equal(made, np.broadcast_to(pixels, (5, 6, 3)))
     assert decoder.fallbacks == 0

@@ -47,12 +47,11 @@ _EXCEPTIONS = {
 
 def _packio(data: bytes) -> np.ndarray:
     from packio.images import encodings
-    from packio.images.decoders import Decoder, Stored
+    from packio.images.decoders import Decoder
     from packio.images.frames import oriented
 
     facts = encodings.read_facts(data)
-    stored = Stored(facts.encoding, facts.height, facts.width, facts.channels, facts.dtype)
-    return oriented(Decoder("auto")(data, stored), facts.orientation)
+    return oriented(Decoder("auto")(data, facts), facts.orientation)
 
 
 def _pillow(data: bytes) -> np.ndarray:

@@ -11,7 +11,8 @@ import pytest
 import packio
 from packio.errors import ModeError
 from packio.images import encodings
-from packio.images.decoders import Decoder, Stored
+from packio.images.decoders import Decoder
+from packio.sample.record import Facts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +36,7 @@ def _bytes(pixels: np.ndarray, encoding: str) -> bytes:
 @pytest.mark.parametrize(("channels", "mode"), [(1, "GRAY"), (3, "RGB"), (4, "RGB_ALPHA")])
 def test_every_order_gives_the_same_pixels(encoding: str, channels: int, mode: str) -> None:
     pixels = _pixels(channels)
-    stored = Stored(encoding, 5, 7, channels, "uint8")
+    stored = Facts(encoding, 5, 7, channels, "uint8")
     for name in (mode, "UNCHANGED"):
         found = Decoder(mode=name)(_bytes(pixels, encoding), stored)
         assert np.array_equal(found, pixels)
@@ -45,7 +46,7 @@ def test_every_order_gives_the_same_pixels(encoding: str, channels: int, mode: s
 @pytest.mark.parametrize("dtype", ["uint16", "float32"])
 def test_wide_pixels_come_unchanged(dtype: str) -> None:
     pixels = _pixels(3, dtype)
-    stored = Stored("raw", 5, 7, 3, dtype)
+    stored = Facts("raw", 5, 7, 3, dtype)
     found = Decoder(mode="UNCHANGED")(_bytes(pixels, "raw"), stored)
     assert found.dtype == dtype
     assert np.array_equal(found, pixels)
@@ -60,7 +61,7 @@ def test_other_modes_are_pillows(channels: int, mode: str) -> None:
 
     pixels = _pixels(channels)
     image = Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
-    stored = Stored("raw", 5, 7, channels, "uint8")
+    stored = Facts("raw", 5, 7, channels, "uint8")
     expected = np.asarray(image.convert({"RGB": "RGB", "GRAY": "L", "RGB_ALPHA": "RGBA"}[mode]))
     found = Decoder(mode=mode)(_bytes(pixels, "raw"), stored)
     assert np.array_equal(found, expected.reshape(found.shape))
@@ -69,7 +70,7 @@ def test_other_modes_are_pillows(channels: int, mode: str) -> None:
 @pytest.mark.parametrize("length", [0, 1, 104, 106])
 def test_a_length_that_does_not_fit_is_refused(length: int) -> None:
     with pytest.raises(packio.DecodeError, match="bytes of raw pixels"):
-        Decoder()(bytes(length), Stored("raw", 5, 7, 3, "uint8"))
+        Decoder()(bytes(length), Facts("raw", 5, 7, 3, "uint8"))
 
 
 def test_raw_samples_pack_and_convert(tmp_path: Path, image_folder: Path) -> None:

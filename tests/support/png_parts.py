@@ -18,7 +18,8 @@ from PIL import Image
 from packio.batches import masks
 from packio.errors import DecodeError
 from packio.images import png
-from packio.images.decoders import Decoder, Stored
+from packio.images.decoders import Decoder
+from packio.sample.record import Facts
 
 ALL = frozenset({png.GRAY, png.RGB, png.PALETTE})
 CHANNELS = {png.GRAY: 1, png.RGB: 3, png.PALETTE: 1}
@@ -171,7 +172,7 @@ def _image(name: str, data: bytes, mode: str) -> object:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            pixels = Decoder(name, mode)(data, Stored("png", 5, 6, 1, "uint8"))
+            pixels = Decoder(name, mode)(data, Facts("png", 5, 6, 1, "uint8"))
         except DecodeError as error:
             return str(error).partition(" <")[0]
     return pixels.shape, pixels.dtype.str, pixels.tobytes()

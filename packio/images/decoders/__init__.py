@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from packio import registry
 from packio.errors import (
@@ -125,7 +125,7 @@ def load(name: str) -> DecoderPlugin:
 
 
 class Described(Protocol):
-    """What the index, or a header, says of pixels before they are decoded; see `Stored`."""
+    """What the index or a header (`packio.sample.record.Facts`) says of pixels."""
 
     @property
     def encoding(self) -> str: ...
@@ -141,16 +141,6 @@ class Described(Protocol):
 
     @property
     def dtype(self) -> str: ...
-
-
-class Stored(NamedTuple):
-    """A plain description of stored pixels; see `packio.sample.record.Facts`."""
-
-    encoding: str
-    height: int
-    width: int
-    channels: int
-    dtype: str
 
 
 class Decoder:

@@ -21,11 +21,11 @@ from packio.errors import (
 )
 from packio.formats import Reader
 from packio.images import encodings
-from packio.images.decoders import Decoder, Stored
+from packio.images.decoders import Decoder
 from packio.index.indexfile import INDEX_NAME, crc32c
 from packio.inspecting.verifying.findings import Findings, strip_path
 from packio.sample.fields import PIXELS, decode
-from packio.sample.record import IMAGE, Field, Place, Record
+from packio.sample.record import IMAGE, Facts, Field, Place, Record
 from packio.storage.local import LocalStore
 from packio.system.files import read_at
 from packio.system.pools import ThreadPool
@@ -309,10 +309,10 @@ def _decode_sample(
     found.meter.step(1, int(found.kinds[0].length[position]), len(found.damages))
 
 
-def _facts(found: Findings, field: str, position: int) -> Stored:
+def _facts(found: Findings, field: str, position: int) -> Facts:
     encoding, height, width, channels, dtype = (
         int(found.index.column(f"{field}/{name}").item(position))
         for name in ("encoding", "height", "width", "channels", "dtype")
     )
     name = encodings.NAMES.get(encoding, "unknown")
-    return Stored(name, height, width, channels, encodings.DTYPES[dtype])
+    return Facts(name, height, width, channels, encodings.DTYPES[dtype])

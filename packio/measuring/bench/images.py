@@ -16,7 +16,7 @@ import packio
 from packio import registry
 from packio.errors import DecodeError, MissingPackageError, OptionError, SourceError
 from packio.images import encodings
-from packio.images.decoders import Stored
+from packio.sample.record import Facts
 
 _QUALITY = 95
 _SYNTHETIC = ((500, 375), (375, 500), (640, 480), (1024, 768))  # (width, height) in pixels
@@ -26,7 +26,7 @@ class EncodedImage(NamedTuple):
     """Bytes of an image, and what decoders need to know of it."""
 
     data: bytes
-    stored: Stored
+    stored: Facts
 
     @property
     def pixels(self) -> int:
@@ -80,7 +80,7 @@ def _read_pack(path: str, limit: int) -> Images:
     with packio.open(path) as pack:
         samples = [pack[i] for i in _spread(range(len(pack)), limit)]
     images = [
-        EncodedImage(s.data, Stored(s.encoding, s.height, s.width, s.channels, s.dtype))
+        EncodedImage(s.data, Facts(s.encoding, s.height, s.width, s.channels, s.dtype))
         for s in samples
         if s.encoding != "raw"
     ]
@@ -98,12 +98,9 @@ def _identify(datas: Iterable[bytes], origin: str) -> Images:
     images, unreadable = [], 0
     for data in datas:
         try:
-            info = encodings.read_facts(data)
+            images.append(EncodedImage(data, encodings.read_facts(data)))
         except DecodeError:
             unreadable += 1
-            continue
-        stored = Stored(info.encoding, info.height, info.width, info.channels, info.dtype)
-        images.append(EncodedImage(data, stored))
     if not images:
         raise SourceError(f"{origin}: no image among {unreadable} files; expected some")
     return Images(images, origin, unreadable)

@@ -126,19 +126,6 @@ class _Commands(typer.core.TyperGroup):
             raise
 
 
-class _WarnOnce:
-    """Prints each warning of Python as a line, once, wherever it is raised from."""
-
-    def __init__(self) -> None:
-        self._said: set[str] = set()
-
-    def __call__(self, message: Warning | str, *_: Any, **__: Any) -> None:
-        text = str(message)
-        if text not in self._said:
-            self._said.add(text)
-            warn([text])
-
-
 def main() -> None:
     """Run the command line and leave the process with its exit code.
 
@@ -155,7 +142,8 @@ def main() -> None:
 
 def _main(held: interrupts.deferred) -> None:
     warnings.filterwarnings("ignore", module="PIL")  # packio's own messages say what matters
-    warnings.showwarning = _WarnOnce()
+    warn_once = functools.cache(lambda text: warn([text]))
+    warnings.showwarning = lambda message, *_, **__: warn_once(str(message))
     logging.getLogger("PIL").setLevel(logging.CRITICAL + 1)
     open_streams()
     only = next((a for a in sys.argv[1:] if not a.startswith("-")), None)

@@ -155,7 +155,7 @@ def bench_decode(
             parities = fidelity.measure(
                 path, decoders=decoder or None, limit=limit, progress=progress
             )
-        print_json(parities.as_dict()) if as_json else _print_parity(parities)
+        print_json(parities) if as_json else _print_parity(parities)
         return
     from packio.measuring.bench import decode
 
@@ -165,7 +165,7 @@ def bench_decode(
             workers=[n for n in workers or [processors.usable()] if n],
             rounds=rounds, limit=limit, progress=progress,
         )  # fmt: skip
-    print_json(result.as_dict()) if as_json else _print_decode(result)
+    print_json(result) if as_json else _print_decode(result)
 
 
 def _print_decode(result: DecodeResult) -> None:

@@ -61,7 +61,7 @@ def test_a_distance_is_what_it_says() -> None:
 
 
 def test_the_table_of_the_readme(result: fidelity.FidelityResult) -> None:
-    table = readme_tables.parity(json.loads(json.dumps(result.as_dict())))
+    table = readme_tables.parity(json.loads(json.dumps(dataclasses.asdict(result))))
     lines = table.splitlines()[4:]
     assert len(lines) == len({(row.decoder, row.fidelity) for row in result.rows})
     assert all(line.count("|") == 7 for line in lines)

@@ -74,9 +74,6 @@ class DecodeResult:
     missing: dict[str, str]  # decoder → how to install it
     rows: list[DecodeRow]
 
-    def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
 
 def measure(
     path: str | os.PathLike[str] | None = None, *, decoders: Iterable[str] | None = None,

@@ -14,7 +14,6 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 import torch
@@ -96,9 +95,6 @@ class FidelityResult:
     versions: dict[str, str]
     missing: dict[str, str]  # decoder → how to install it
     rows: list[FidelityRow]
-
-    def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
 
 def measure(

@@ -123,7 +123,7 @@ class Diagnosis:
             "shares": {k.value: v for k, v in findings.shares(self.measured).items()},
             "remedies": [trial.change for trial in self.remedies],
             "ceiling": findings.ceiling(self.measured),
-            "measured": self.measured.as_dict(),
+            "measured": dataclasses.asdict(self.measured),
         }
 
     @classmethod

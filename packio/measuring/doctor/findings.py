@@ -114,15 +114,10 @@ class Measurements:
     def batch_seconds(self) -> float:
         return self.batch_size / self.rate.median
 
-    def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Measurements:
-        trials = [
-            Trial(**{**t, "kind": Cause(t["kind"]), "factor": Spread(*t["factor"])})
-            for t in values["trials"]
-        ]
+        trials = [Trial(**{**t, "kind": Cause(t["kind"]), "factor": Spread(*t["factor"])})
+                  for t in values["trials"]]  # fmt: skip
         return cls(**{
             **values, "rate": Spread(*values["rate"]), "waiting": Spread(*values["waiting"]),
             "stages": Stages(**values["stages"]), "trials": tuple(trials),

@@ -246,12 +246,10 @@ def _print_summary(report: PackReport, out: Path) -> None:
     if report.resumed:
         say(f"{out}: went on from {counted(report.resumed, 'finished shard')}")
     seconds = max(report.seconds, 1e-6)
-    say(
-        f"{out}: {images} in {counted(report.classes, 'class')}, "
+    say(f"{out}: {images} in {counted(report.classes, 'class')}, "
         f"{report.source_bytes / 1e6:,.1f} MB of images in {report.out_bytes / 1e6:,.1f} MB, "
         f"{seconds:.1f} s ({report.packed / seconds:,.0f} img/s, "
-        f"{report.source_bytes / seconds / 1e6:,.0f} MB/s)"
-    )
+        f"{report.source_bytes / seconds / 1e6:,.0f} MB/s)")  # fmt: skip
     if report.skipped:
         copied = f"; {report.quarantined:,} copied" if report.quarantined else ""
         say(f"{len(report.skipped):,} of {report.found:,} skipped, listed in "

@@ -81,16 +81,12 @@ def _print_added(report: Any, pack: Path) -> None:
     kept = f"; {report.kept:,} had one before" if report.kept else ""
     shape = f", {next(iter(report.shapes))}" if len(report.shapes) == 1 else ""
     before = f", {report.resumed:,} of them made before" if report.resumed else ""
-    say(
-        f"{escaped(str(pack))}: {report.name} ({report.kind}{shape}) of "
+    say(f"{escaped(str(pack))}: {report.name} ({report.kind}{shape}) of "
         f"{counted(report.samples, 'sample')}{before}{lacking}{kept}; {report.bytes:,} bytes, "
-        f"{report.seconds:.1f} s"
-    )
+        f"{report.seconds:.1f} s")  # fmt: skip
     if report.remaining:
-        say(
-            f"{report.remaining:,} bytes of the old values stay in files that hold other fields, "
-            "too, where other programs find them; to be rid of them: packio convert"
-        )
+        say(f"{report.remaining:,} bytes of the old values stay in files that hold other fields, "
+            "too, where other programs find them; to be rid of them: packio convert")  # fmt: skip
     if len(report.shapes) > 1:
         say("The arrays differ; batches in which they do come as lists:")
         lines = [f"{escaped(shape)}: {count:,}" for shape, count in report.shapes.items()]
@@ -107,10 +103,8 @@ def _print_added(report: Any, pack: Path) -> None:
 
 def _show_unfilled(report: Any) -> None:
     if report.unfilled:
-        say(
-            f"{report.unfilled:,} samples lack {report.name} in shards where others have it, and "
-            "stay without; --overwrite in place of --only-new makes all values anew"
-        )
+        say(f"{report.unfilled:,} samples lack {report.name} in shards where others have it, and "
+            "stay without; --overwrite in place of --only-new makes all values anew")  # fmt: skip
 
 
 def drop_field(
@@ -132,13 +126,9 @@ def drop_field(
     if as_json:
         print_json(report)
     elif not quiet:
-        say(
-            f"{escaped(str(pack))}: {name} is dropped; {counted(len(report.removed), 'file')} "
-            f"removed, {report.freed:,} bytes"
-        )
+        say(f"{escaped(str(pack))}: {name} is dropped; {counted(len(report.removed), 'file')} "
+            f"removed, {report.freed:,} bytes")  # fmt: skip
         if report.remaining:
-            say(
-                f"{report.remaining:,} bytes of its values stay in files that hold other fields, "
-                "too; to be rid of them: packio convert"
-            )
+            say(f"{report.remaining:,} bytes of its values stay in files that hold other fields, "
+                "too; to be rid of them: packio convert")  # fmt: skip
         say(f"digest {report.digest}")

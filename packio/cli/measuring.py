@@ -211,11 +211,9 @@ def _pixels(row: DecodeRow) -> str:
 
 
 def _print_parity(result: fidelity.FidelityResult) -> None:
-    say(
-        f"{counted(result.rows[0].crops, 'crop')} of {counted(result.images, 'JPEG')} from "
+    say(f"{counted(result.rows[0].crops, 'crop')} of {counted(result.images, 'JPEG')} from "
         f"{result.origin}, to {result.size}x{result.size}, {result.interpolation}; against "
-        f"{result.reference}"
-    )
+        f"{result.reference}")  # fmt: skip
     cells = [_parity_cells(row, result) for row in result.rows]
     print_table(_PARITY_COLUMNS, cells, left=_LEFT)
 
@@ -338,11 +336,9 @@ def bench_memory_format(
 def _print_memory_format(result: MemoryFormatResult) -> None:
     machine = result.machine
     device = machine["cpu" if machine["device"] == "cpu" else "device"]
-    say(
-        f"batches of {counted(result.batch_size, 'image')} of {result.size}x{result.size}; "
+    say(f"batches of {counted(result.batch_size, 'image')} of {result.size}x{result.size}; "
         f"{device}, {counted(machine['threads'], 'thread')}, "
-        f"torch {machine['torch']}; {counted(result.rounds, 'round')}"
-    )
+        f"torch {machine['torch']}; {counted(result.rounds, 'round')}")  # fmt: skip
     print_table(
         _LAYOUT_COLUMNS, [_format_cells(row) for row in result.rows], left=_LAYOUT_COLUMNS[:5]
     )

@@ -13,8 +13,6 @@ from packio.errors import DecodeError
 from packio.images.decoders._plain import check_gray, check_scans, plain_jpeg, plain_png
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     import numpy as np
 
 PACKAGE = "cv2"
@@ -26,11 +24,8 @@ decode_batch = size = None
 
 _COLOURS = {1: "GRAY", 3: "RGB"}
 _PNG_COLOURS = {0: "GRAY", 2: "RGB", 4: "GRAY_ALPHA", 6: "RGB_ALPHA"}
-
-
-@functools.cache  # a module: the same in every process
-def _library() -> ModuleType:
-    return registry.require(PACKAGE, EXTRA)
+# a module: the same in every process
+_library = functools.cache(functools.partial(registry.require, PACKAGE, EXTRA))
 
 
 def version() -> str:

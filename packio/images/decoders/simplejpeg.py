@@ -10,8 +10,6 @@ from packio.errors import DecodeError
 from packio.images import encodings
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     import numpy as np
 
 PACKAGE = "simplejpeg"
@@ -23,11 +21,8 @@ decode_batch = size = None
 
 _REFUSED = (ValueError, KeyError)  # KeyError: a kind of subsampling that it has no name for
 _SOURCES = {"RGB": frozenset({"YCbCr", "RGB", "Gray"}), "GRAY": frozenset({"Gray"})}
-
-
-@functools.cache  # a module: the same in every process
-def _library() -> ModuleType:
-    return registry.require(PACKAGE)
+# a module: the same in every process
+_library = functools.cache(functools.partial(registry.require, PACKAGE))
 
 
 def version() -> str:

@@ -23,11 +23,8 @@ EXACT = True
 decode_batch = size = None
 
 _REPORT = "_TurboJPEG__report_error"  # called for every status that is not 0
-
-
-@functools.cache  # a module: the same in every process
-def _library() -> ModuleType:
-    return registry.require(PACKAGE, EXTRA)
+# a module: the same in every process
+_library = functools.cache(functools.partial(registry.require, PACKAGE, EXTRA))
 
 
 @functools.cache  # function pointers only, no handle: fork and threads share it safely

@@ -175,19 +175,13 @@ def _interrupted(command: str | None) -> str:
     return "interrupted" + ("; to go on, run the same command again" if goes_on else "")
 
 
-def _has_empty_name(words: list[str]) -> bool:
-    """Whether an argument, or the value of -o, is empty: Python takes it for the current folder."""
-    return any(
-        not word and (not last.startswith("-") or last in ("-o", "--out"))
-        for last, word in zip(["", *words], words, strict=False)
-    )
-
-
 def _run(only: str | None, held: interrupts.deferred) -> None:
     app: Any = typer.main.get_command(build(only, held))
     command = app.commands.get(only)
-    if _has_empty_name(sys.argv[1:]):
-        _fail("a name is empty; is a variable of the shell not set?", OptionError.exit_code)
+    for last, word in zip(["", *sys.argv[1:]], sys.argv[1:], strict=False):
+        if not word and (not last.startswith("-") or last in ("-o", "--out")):
+            # an argument, or the value of -o, that Python would take for the current folder
+            _fail("a name is empty; is a variable of the shell not set?", OptionError.exit_code)
     try:
         app(sys.argv[1:], prog_name="packio")
     except PackioError as error:

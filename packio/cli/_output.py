@@ -48,7 +48,10 @@ def open_streams() -> None:
     """
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
-            setattr(sys, name, _open_nowhere(descriptor))
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest that is free, so mostly this one
+            if opened == descriptor:
+                os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(opened, "w" if descriptor else "r", closefd=False))
     codecs.register_error(_HANDLER, _escape_error)
     if type(sys.stdout) is io.TextIOWrapper and isinstance(sys.stdout.buffer, io.RawIOBase):
         # PYTHONUNBUFFERED: text that a full disk takes in part only would pass for written
@@ -57,13 +60,6 @@ def open_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_HANDLER)
-
-
-def _open_nowhere(descriptor: int) -> io.TextIOWrapper:
-    opened = os.open(os.devnull, os.O_RDWR)  # the lowest that is free, so mostly this one
-    if opened == descriptor:
-        os.set_inheritable(descriptor, True)
-    return open(opened, "r" if descriptor == 0 else "w", closefd=False)
 
 
 def _escape_error(error: UnicodeError) -> tuple[str, int]:

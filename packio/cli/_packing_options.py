@@ -56,11 +56,7 @@ def _one(
     return made
 
 
-def _writable() -> str:
-    formats = registry.load_all("formats")
-    return ", ".join(name for name, form in formats.items() if form.caps.writes)
-
-
+_FORMATS = [name for name, form in registry.load_all("formats").items() if form.caps.writes]
 FRAME = _options(
     None,
     boxes_frame=_one(("upright", "stored"), "Whether boxes and masks are of the images as people "
@@ -89,7 +85,7 @@ SHARD_SIZE = _options(
 )  # fmt: skip
 OUTPUT = _options(
     None,
-    format=_one(str, f"Format of the pack, if the suffix does not say it: {_writable()}"),
+    format=_one(str, f"Format of the pack, if the suffix does not say it: {', '.join(_FORMATS)}"),
     shards=_one(int, "Number of shards. With more than 1, OUT is a folder of shards.", default=1,
         min=1),
 ) | SHARD_SIZE  # fmt: skip

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from packio.measuring.bench import fidelity
     from packio.measuring.bench.decode import DecodeResult, DecodeRow
     from packio.measuring.bench.load import LoadResult
-    from packio.measuring.bench.memory_format import MemoryFormatResult, MemoryFormatRow
+    from packio.measuring.bench.memory_format import MemoryFormatResult
     from packio.measuring.doctor import Diagnosis
 
 
@@ -214,17 +214,12 @@ def _print_parity(result: fidelity.FidelityResult) -> None:
     say(f"{counted(result.rows[0].crops, 'crop')} of {counted(result.images, 'JPEG')} from "
         f"{result.origin}, to {result.size}x{result.size}, {result.interpolation}; against "
         f"{result.reference}")  # fmt: skip
-    cells = [_parity_cells(row, result) for row in result.rows]
+    cells = [
+        (f"{row.decoder} {result.versions[row.decoder]}", row.fidelity, str(found.maximum),
+         f"{found.mean:.3f}", f"{found.psnr:.1f}", f"{found.lowest_psnr:.1f}", f"{found.off:.2%}",
+         str(row.pillow.maximum)) for row in result.rows for found in [row.torchvision]
+    ]  # fmt: skip
     print_table(_PARITY_COLUMNS, cells, left=_LEFT)
-
-
-def _parity_cells(row: fidelity.FidelityRow, result: fidelity.FidelityResult) -> tuple[str, ...]:
-    found = row.torchvision
-    return (
-        f"{row.decoder} {result.versions[row.decoder]}", row.fidelity, str(found.maximum),
-        f"{found.mean:.3f}", f"{found.psnr:.1f}", f"{found.lowest_psnr:.1f}", f"{found.off:.2%}",
-        str(row.pillow.maximum),
-    )  # fmt: skip
 
 
 def bench_load(
@@ -339,16 +334,10 @@ def _print_memory_format(result: MemoryFormatResult) -> None:
     say(f"batches of {counted(result.batch_size, 'image')} of {result.size}x{result.size}; "
         f"{device}, {counted(machine['threads'], 'thread')}, "
         f"torch {machine['torch']}; {counted(result.rounds, 'round')}")  # fmt: skip
-    print_table(
-        _LAYOUT_COLUMNS, [_format_cells(row) for row in result.rows], left=_LAYOUT_COLUMNS[:5]
-    )
+    cells = [
+        (*row[:5], f"{row.milliseconds:,.3f}",
+         f"{(row.slowest - row.fastest) / row.milliseconds:.0%}",
+         f"{row.ratio:.2f} ({row.lowest:.2f} to {row.highest:.2f})") for row in result.rows
+    ]  # fmt: skip
+    print_table(_LAYOUT_COLUMNS, cells, left=_LAYOUT_COLUMNS[:5])
     say(*result.conclusions())
-
-
-def _format_cells(row: MemoryFormatRow) -> tuple[str, ...]:
-    return (
-        *row[:5],
-        f"{row.milliseconds:,.3f}",
-        f"{(row.slowest - row.fastest) / row.milliseconds:.0%}",
-        f"{row.ratio:.2f} ({row.lowest:.2f} to {row.highest:.2f})",
-    )

@@ -199,18 +199,14 @@ def _shown_resized(f: Frame, radius: int, *, fast: bool) -> Frame:
     (y, height, top, to_height), (x, width, left, to_width) = (
         _reached_of_each(side, radius, fast=fast) for side in sides
     )
+    ratio: Any = f.height / f.to_height, f.width / f.to_width
+    if is_column(ratio[0]):  # an (N,) array of pairs
+        pairs = zip(*(column.tolist() for column in ratio), strict=True)
+        ratio = np.fromiter(pairs, object, len(ratio[0]))
     return Frame(
         f.top + y, f.left + x, height, width, to_height, to_width,
-        f.out_top - top, f.out_left - left, f.out_height, f.out_width,
-        _pairs(f.height / f.to_height, f.width / f.to_width),
+        f.out_top - top, f.out_left - left, f.out_height, f.out_width, ratio,
     )  # fmt: skip
-
-
-def _pairs(a: Real, b: Real) -> Any:
-    """A pair of numbers, or an (N,) array of pairs."""
-    if not is_column(a):
-        return a, b
-    return np.fromiter(zip(a.tolist(), b.tolist(), strict=True), object, len(a))
 
 
 def _reached_of_each(side: tuple[Integer, ...], radius: int, *, fast: bool) -> Any:

@@ -282,7 +282,6 @@ class Places:
         self._split.extend([0] * missing)
 
     def ranges(self, count: int) -> Ranges:
-        """The places in all of ``count`` records."""
         self._fill(count)
         offset, length = np.array(self._offset, np.int64), np.array(self._length, np.int64)
         file = np.where(offset < 0, 0, self._file).astype(np.uint32)

@@ -62,8 +62,6 @@ _LABELS = ("label", "labels", "class", "y", "target")
 
 
 class Type(enum.IntEnum):
-    """Types of fields."""
-
     FLOAT = 0
     INT = 1
     IMAGE = 2
@@ -90,8 +88,6 @@ _NUMBERS = re.compile(r"[<>|]?[biuf]\d")  # types of arrays that JSON can hold
 
 
 class BetonField(NamedTuple):
-    """One field of a dataset."""
-
     position: int
     name: str
     type: Type
@@ -132,7 +128,6 @@ class Dataset:
         self._allocations = found[np.lexsort((found["size"], found["ptr"]))]
 
     def _table(self, dtype: np.dtype, at: int, count: int, what: str) -> np.ndarray:
-        """Read an array, which ends within the file."""
         if count > (self._file.size - at) // dtype.itemsize:
             raise IntegrityError(
                 f"{self._path}: {self._file.size} bytes have no room for {count} {what} at {at}; "

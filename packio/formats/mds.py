@@ -122,7 +122,6 @@ def _records(
 
 
 def _listed(folder: Path) -> list[Any]:
-    """Read the list of shards from a folder's index."""
     path = folder / INDEX_NAME
     try:
         content = files.content(path)
@@ -134,7 +133,6 @@ def _listed(folder: Path) -> list[Any]:
 
 
 def _shards_of(content: bytes, path: object) -> list[Any]:
-    """The list of shards in the bytes of a folder's index."""
     try:
         index = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -145,7 +143,6 @@ def _shards_of(content: bytes, path: object) -> list[Any]:
 
 
 def _facts(listed: Any, where: str) -> tuple[str, int, int]:
-    """Name, bytes and samples of a shard that the index lists."""
     if not isinstance(listed, dict) or (listed.get("version"), listed.get("format")) != (2, "mds"):
         raise NotAPackError(f"{where} is not of format mds, version 2")
     raw = listed.get("raw_data")
@@ -168,8 +165,6 @@ def _refuse_zipped(folder: Path, listed: Any, shard: Path) -> None:
 
 
 class MdsColumn(NamedTuple):
-    """One column of a shard, as the config describes the column."""
-
     position: int
     name: str
     encoding: str
@@ -253,7 +248,6 @@ class Shard:
         return Record(name if key is None else key, fields, label, meta=meta)
 
     def _ranges(self, number: int, where: str) -> list[tuple[int, int]]:
-        """Offset and length of each column's value."""
         start, stop = self._offsets[number : number + 2]
         at = start + self._head.size
         sizes: list[Any] = self._sizes.copy()

@@ -126,7 +126,6 @@ class N5(Chunked):
     marks = frozenset((b"attributes.json",))
 
     def layout(self, path: Path) -> ChunkLayout:
-        """How N5 containers are written."""
         if (path / "zarr.json").exists() or (path / ".zgroup").exists():
             raise NotAPackError(f"{path}/: is Zarr, not N5; name it .zarr")
         return _N5Layout()

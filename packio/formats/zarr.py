@@ -69,7 +69,6 @@ def _checked_codecs(codecs: Any, block: tuple[int, ...], where: str) -> tuple[in
 
 
 def _opened(version: int, folder: Path) -> Callable[[int, int], np.ndarray]:
-    """Open an array by zarr-python; its codecs have been checked."""
     zarr = registry.require("zarr", "zarr")
     array = zarr.open_array(str(folder), mode="r", zarr_format=version)
     return lambda first, stop: np.asarray(array[first:stop])

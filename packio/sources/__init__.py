@@ -140,7 +140,6 @@ class Listing:
         return "" if self.rows is None else self.rows.digest()
 
     def opened(self) -> AbstractContextManager[ReadRecord]:
-        """A context in which samples can be read by their position."""
         if self.open is not None:
             return self.open(self.keys if self.rows is None else self.rows)
         from packio.sources import _files
@@ -157,7 +156,6 @@ class Listing:
         return dataclasses.replace(self, **taken, **nothing, rows=rows)
 
     def take(self: L, positions: Sequence[int]) -> L:
-        """The listing of some samples, in another order."""
         taken = {name: taken_of(values, positions) for name, values in self._columns().items()}
         rows = None if self.rows is None else self.rows.take(positions)
         return dataclasses.replace(self, **taken, rows=rows)
@@ -199,7 +197,6 @@ class Listing:
         )
 
     def label(self, position: int) -> int | np.ndarray | None:
-        """Label of one sample."""
         if self.labels is None:
             return None
         label: int | np.ndarray = self.labels[position]
@@ -344,7 +341,6 @@ def _framed(is_upright: bool | None, rescales: bool, record: Record[Field]) -> R
 
 
 def wanted_fields(given: Mapping[str, Any] | None) -> dict[str, tuple[str, str | None]]:
-    """Check the argument ``fields=`` of packing."""
     found: dict[str, tuple[str, str | None]] = {}
     for name, value in (given or {}).items():
         origin, kind = (value, None) if isinstance(value, str) else value

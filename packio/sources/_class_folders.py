@@ -55,8 +55,6 @@ def find_classes(
 
 
 class Masks(NamedTuple):
-    """Two class folders that seem to be images and their masks; `told` says what speaks for it."""
-
     images: str
     masks: str
     told: str  # what speaks for it

@@ -51,8 +51,6 @@ _TAR_KINDS = {
 
 
 class Extent(NamedTuple):
-    """Where a member lies in the archive's file."""
-
     offset: int  # bytes, of the content; of a zip member: of its local header
     packed: int  # bytes in the archive
     size: int  # bytes

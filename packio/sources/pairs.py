@@ -282,7 +282,6 @@ def _matched(images: _ByStem, masks: _ByStem, result: Listing) -> list[tuple[_Si
 def _listed(
     path: Path, file: Path, images: _ByStem, masks: _ByStem, result: Listing
 ) -> list[tuple[_Sized, _Sized]]:
-    """Pairs that a list names, in its order."""
     file = file if os.path.exists(file) else path / file
     pairs: dict[bytes, tuple[_Sized, _Sized]] = {}
     for line in _files.lines_of(file):

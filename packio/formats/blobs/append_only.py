@@ -135,7 +135,6 @@ class Output:
             raise OutputError(f"{self.path}: {position} bytes were written, and more are there")
 
     def abort(self) -> None:
-        """Close the file without the bytes that are not written yet; the file stays."""
         self._pieces, self._held = [], 0
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
@@ -160,6 +159,5 @@ def _output_errors(path: Path) -> Iterator[None]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a new small file."""
     with _output_errors(path), path.open("xb") as file:
         file.write(content)

@@ -21,8 +21,6 @@ _SECONDS, _OPENING, _OPENING_A_BYTE = 60, 120, 1e-6  # of processor time, for a 
 
 
 class FoundSamples(NamedTuple):
-    """The samples of a container."""
-
     total: int
     records: Iterator[Record[Place]]  # the image's offset is -1 where `read` must read it
     read: Callable[[int], bytes]  # an image by its number
@@ -48,7 +46,6 @@ class Reader:
         return {**self.__dict__, "_opened": None}
 
     def get(self, number: int) -> bytes:
-        """Read an image, by its position in what ``scan`` yields."""
         process = 0 if self._survives_fork else os.getpid()
         if self._opened is None or self._opened[0] != process:
             self._opened = process, self._find(self._path, self._reading)
@@ -76,7 +73,6 @@ class ReaderApart:
         return ReaderApart, self._arguments
 
     def get(self, number: int) -> bytes:
-        """Read an image, by its position in what ``scan`` yields."""
         return self._read(number, f"sample {number}", _SECONDS)
 
 

@@ -76,7 +76,6 @@ class Header(NamedTuple):
 
     @property
     def kinds(self) -> dict[str, str]:
-        """Kind of each field that may be there."""
         return {IMAGE: "image", MASK: "mask", **self.fields}
 
     @property
@@ -99,7 +98,6 @@ class Header(NamedTuple):
         return None
 
     def text(self, container: str, classes: Sequence[str]) -> str:
-        """The text ``packio`` of a container."""
         value: dict[str, Any] = {
             "classes": list(classes), "format": container, "samples": self.samples,
             "version": VERSION,
@@ -112,7 +110,6 @@ class Header(NamedTuple):
 
 
 def read_header(text: Any, container: str, where: object) -> Header:
-    """Read and check the text ``packio``."""
     try:
         value = json.loads(text)
         found, version = value["format"], value["version"]
@@ -134,8 +131,6 @@ def read_header(text: Any, container: str, where: object) -> Header:
 
 
 class BlobValues(NamedTuple):
-    """Where the values of one field lie in its blob."""
-
     kind: str
     offsets: np.ndarray  # (N+1,) int64 bytes, from the start of the blob
     length: np.ndarray  # (N,) int64 bytes
@@ -158,8 +153,6 @@ class BlobValues(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ShardColumns:
-    """All of a shard but the blobs."""
-
     values: Mapping[str, BlobValues]  # by field, the image first
     others: Mapping[str, np.ndarray]  # label, key_data, … by their names
 
@@ -274,7 +267,6 @@ def _pixels(shape: Sequence[int], dtype: str, where: object) -> BlobValues:
 
 
 def damaged(where: object, what: str) -> IntegrityError:
-    """An error for a container that contradicts itself."""
     return IntegrityError(f"{where}: {what}; restore or repack the file")
 
 

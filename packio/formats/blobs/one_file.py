@@ -20,12 +20,9 @@ if TYPE_CHECKING:
 
 
 class Writer(spool.Writer):
-    """Write records into a new file; the same records give the same bytes."""
-
     container: ClassVar[str]  # name of the format
 
     def __init__(self, path: Path, classes: Sequence[str]) -> None:
-        """Create the first temporary file."""
         if path.exists():
             raise CannotCreateError(f"{path}: cannot be created: it exists")
         super().__init__(path, classes)

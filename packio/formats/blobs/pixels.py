@@ -83,7 +83,6 @@ def facts_of(shape: Sequence[int], dtype: np.dtype, order: Order, where: str) ->
 
 
 def size_of(facts: Facts) -> int:
-    """Bytes of an image."""
     itemsize: int = np.dtype(facts.dtype).itemsize
     return facts.height * facts.width * facts.channels * itemsize
 
@@ -104,7 +103,6 @@ def image_at(
 def labelled(
     found: Iterable[Record[Place]], labels: Sequence[Label] | None
 ) -> Iterator[Record[Place]]:
-    """Give each record its label."""
     if labels is None:
         yield from found
         return
@@ -172,7 +170,6 @@ def without_padding(value: bytes) -> bytes:
 
 
 def holds_many(shape: Sequence[int], dtype: np.dtype) -> bool:
-    """Tell whether an array can be the pixels of many images."""
     axes = len(shape)
     return dtype.kind in "biuf" and (axes == 4 or (axes == 3 and shape[2] not in CHANNELS))
 

@@ -54,7 +54,6 @@ class Input:
         self._start = 0  # of the window
 
     def read(self, length: int, offset: int) -> bytes:
-        """Read a range."""
         if offset + length > self.size:
             raise self._cut_off(length, offset)
         begin = offset - self._start
@@ -89,7 +88,6 @@ class _RemoteInput(Input):
         self.path, self.size, self._found = found.url, found.size, found
 
     def read(self, length: int, offset: int) -> bytes:
-        """Read a range."""
         if offset + length > self.size:
             raise self._cut_off(length, offset)
         return self._found.read(length, offset)

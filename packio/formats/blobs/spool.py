@@ -30,19 +30,15 @@ _TO_COPY_BY_HAND = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, e
 
 
 class Pixels(NamedTuple):
-    """An array of raw pixels."""
-
     shape: tuple[int, ...]  # (N, C, H, W)
     dtype: np.dtype  # little-endian
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a sample."""
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
     @property
     def info(self) -> dict[str, Any]:
-        """What `Written.info` says of it."""
         return {"raw": {"shape": list(self.shape[1:]), "dtype": self.dtype.name}}
 
 
@@ -53,12 +49,10 @@ class Writer:
     """
 
     def __init__(self, path: Path, classes: Sequence[str]) -> None:
-        """Create the first temporary file in the folder of ``path``, the shard."""
         self._path, self._classes, self._closed = path, classes, False
         self._spool = BlobSpool(path)
 
     def add(self, records: Sequence[Record[Field]]) -> None:
-        """Append records."""
         self._check_open()
         self._spool.add(records)
 
@@ -92,7 +86,6 @@ class BlobSpool:
     """
 
     def __init__(self, path: Path) -> None:
-        """Make a temporary file in the folder of ``path``, the shard."""
         self._path, self._count = path, 0
         self._shapes: set[tuple[int, int, int, int]] = set()  # C, H, W, bytes of raw pixels
         self.kinds: dict[str, str] = {}
@@ -111,7 +104,6 @@ class BlobSpool:
         return self._count
 
     def add(self, records: Sequence[Record[Field]]) -> None:
-        """Append records."""
         with output_errors(self._path, len(self)):
             for record in records:
                 self._add_fields(record)
@@ -141,7 +133,6 @@ class BlobSpool:
         self._count += 1
 
     def _begin(self, name: str, kind: str) -> None:
-        """Begin the blob of a field."""
         self.kinds[name] = kind
         self._header()  # the name is checked before it names a file
         blob, self._first = self._first, None
@@ -371,6 +362,5 @@ class Blob:
             i = stop
 
     def close(self) -> None:
-        """Close the file, which has no name and is then gone."""
         with contextlib.suppress(OSError):  # flushes, and the disk may be full
             self._file.close()

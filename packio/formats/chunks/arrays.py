@@ -32,8 +32,6 @@ _LEFT_OUT_EACH = 100  # for each block that is there
 
 
 class Chunked(Format):
-    """What the formats N5 and Zarr do alike."""
-
     marks: ClassVar[frozenset[bytes]]  # names of files by which a directory is recognised
 
     def layout(self, path: Path) -> ChunkLayout:
@@ -41,7 +39,6 @@ class Chunked(Format):
         raise NotImplementedError
 
     def recognise(self, head: bytes, name: str) -> bool:
-        """Tell whether a directory is of this format, by its files or by its suffix."""
         files = {line.rpartition(b"/")[2] for line in head.split(b"\n")}
         return not files.isdisjoint(self.marks) or super().recognise(head, name)
 
@@ -60,11 +57,9 @@ class Chunked(Format):
         self, path: Path, *, count: int = 0, size: int = 0, classes: Sequence[str] = (),
         **options: Any,
     ) -> Writer:  # fmt: skip
-        """Begin one shard; see `packio.formats.Format.writer`."""
         return Writer(self.layout(path), path, classes)
 
     def reader(self, path: Path, reading: Reading) -> by_library.Reader:
-        """What reads images whose blocks are compressed, or cut across images."""
         return by_library.Reader(path, reading, self.find)
 
     def find(self, path: Path, reading: Reading) -> FoundSamples:
@@ -78,7 +73,6 @@ class Chunked(Format):
 def _found(
     path: Path, layout: ChunkLayout, reading: Reading, *, check: bool = True
 ) -> FoundSamples | None:
-    """The images of a container; None if it has no array of pixels."""
     order, image, label = pixels.order_of(reading.layout), reading.image, reading.label
     if image is None and scanning.is_blob(path, layout):
         there: _There = {}
@@ -138,7 +132,6 @@ def _images(
     path: Path, layout: ChunkLayout, there: _There, name: str, label: str | None,
     order: pixels.Order, *, check: bool,
 ) -> FoundSamples:  # fmt: skip
-    """The images of an array, with their labels."""
     stored, folder = _named("image", name, there, path), path / name
     array = stored.array
     facts = pixels.facts_of(array.shape[1:], array.dtype, order, str(folder))
@@ -221,7 +214,6 @@ def _size(path: Path) -> int:
 
 
 def _loader(stored: ForeignArray, folder: Path) -> Load:
-    """What reads some rows of an array."""
     array = stored.array
     opened: list[Load] = []  # by the library, when first used
 

@@ -49,7 +49,6 @@ class Array(NamedTuple):
     fill: float | None = None  # of the values of a block that is not there; None: it is missing
 
     def grid(self) -> tuple[int, ...]:
-        """Number of blocks along each axis."""
         return tuple(-(-n // b) for n, b in zip(self.shape, self.block, strict=True))
 
     def block_name(self, *numbers: int) -> str:
@@ -59,17 +58,14 @@ class Array(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Bytes of all values."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of the values of a whole block."""
         return math.prod(self.block) * self.dtype.itemsize
 
     @property
     def header_bytes(self) -> int:
-        """Bytes before the values of a block."""
         return 4 + 4 * len(self.shape) if self.headers else 0
 
 
@@ -84,11 +80,9 @@ class ForeignArray(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the values lie in the blocks as they are."""
         return not self.otherwise
 
     def plain(self, where: str) -> Array:
-        """The array, if it is plain."""
         if self.otherwise:
             raise NotAPackError(f"{where} {self.otherwise}")
         return self.array
@@ -123,7 +117,6 @@ class ChunkLayout(Protocol):
 
 
 def block_header(shape: tuple[int, ...]) -> bytes:
-    """Make the header of an N5 block in the default mode."""
     return struct.pack(f">HH{len(shape)}I", 0, len(shape), *reversed(shape))
 
 
@@ -188,7 +181,6 @@ class Writer(spool.Writer):
     """
 
     def __init__(self, layout: ChunkLayout, path: Path, classes: Sequence[str]) -> None:
-        """Create the directory."""
         self._layout = layout
         self._files: list[str] = []
         self._sidecars: list[str] = []
@@ -199,7 +191,6 @@ class Writer(spool.Writer):
         super().__init__(path, classes)
 
     def add(self, records: Sequence[Record[Field]]) -> None:
-        """Append records."""
         most = self._layout.largest
         for record in records:
             if any(len(field.data) > most for field in record.fields.values()):

@@ -33,8 +33,6 @@ _LIMIT = 2**58  # values of an array; so that eight bytes each can be counted
 
 
 class _Blob(NamedTuple):
-    """An array of bytes, or of pixels, all its blocks there."""
-
     array: Array
     files: list[str]  # relative to the shard
 
@@ -136,7 +134,6 @@ def _array(path: Path, name: str, layout: ChunkLayout) -> Array | None:
 
 
 def known_type(name: Any, known: Sequence[str], where: str) -> np.dtype:
-    """Return the type of an array's values, in native byte order."""
     if name not in known:
         raise NotAPackError(f"{where} has values of type {name!r}; expected one of {known}")
     dtype: np.dtype = np.dtype(name)
@@ -144,7 +141,6 @@ def known_type(name: Any, known: Sequence[str], where: str) -> np.dtype:
 
 
 def shapes(shape: Any, block: Any, where: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Check the shapes of an array and of a block."""
     for values, least in ((shape, 0), (block, 1)):
         if (
             not isinstance(values, list)
@@ -188,7 +184,6 @@ def _comparable(name: str, values: np.ndarray) -> np.ndarray:
 def _check_is_whole(
     arrays: Mapping[str, np.ndarray], header: Header | None, path: Path, *, are_pixels: bool
 ) -> None:
-    """Check that the arrays of packio's own are there."""
     needed = [] if are_pixels else ["offsets"]
     if header is not None:
         needed += [*([] if are_pixels else ["length"]), "key_data", "key_offsets"]
@@ -246,7 +241,6 @@ def is_left_out(path: Path, array: Array) -> bool:
 
 
 def missing(path: Path) -> IntegrityError:
-    """An error for a block that is not there."""
     return IntegrityError(
         f"{path}: missing; restore it, or repack (a writer that leaves out blocks of zeros must be "
         "told to write them)"
@@ -256,7 +250,6 @@ def missing(path: Path) -> IntegrityError:
 def header_shape(
     header: bytes, path: Path, array: Array, numbers: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Read the header of an N5 block; returns its shape."""
     axes = len(array.shape)
     if len(header) == array.header_bytes:
         mode, found, *sizes = struct.unpack(f">HH{axes}I", header)
@@ -278,7 +271,6 @@ def header_shape(
 
 
 def extent(array: Array, numbers: tuple[int, ...]) -> tuple[int, ...]:
-    """Shape of the part of a block that lies within the array."""
     both = zip(numbers, array.shape, array.block, strict=True)
     return tuple(min(b, n - i * b) for i, n, b in both)
 
@@ -335,7 +327,6 @@ def _block(
 
 @contextlib.contextmanager
 def library_errors(where: Path) -> Iterator[None]:
-    """Turn every error of a library of compression into an IntegrityError."""
     try:
         yield
     except PackioError:

@@ -64,7 +64,6 @@ class Hdf5(Format):
     )  # fmt: skip
 
     def recognise(self, head: bytes, name: str) -> bool:
-        """Tell whether a file is HDF5, by its signature or its suffix."""
         return head.startswith(b"\x89HDF\r\n\x1a\n") or super().recognise(head, name)
 
     def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
@@ -80,21 +79,16 @@ class Hdf5(Format):
         self, path: Path, *, count: int = 0, size: int = 0, classes: Sequence[str] = (),
         **options: Any,
     ) -> Writer:  # fmt: skip
-        """Begin one shard; see `packio.formats.Format.writer`."""
         return Writer(registry.require("h5py", "hdf5"), path, classes)
 
     def reader(self, path: Path, reading: Reading) -> ReaderApart:
-        """What reads images that are no range of bytes."""
         return ReaderApart(path, reading, f"{__name__}:{find.__name__}")
 
 
 class Writer(one_file.Writer):
-    """Write records into a new file; the same records give the same bytes."""
-
     container: ClassVar[str] = "hdf5"
 
     def __init__(self, h5py: Any, path: Path, classes: Sequence[str]) -> None:
-        """Create the temporary files; see `packio.formats.blobs.one_file`."""
         self._h5py = h5py
         super().__init__(path, classes)
 
@@ -102,7 +96,6 @@ class Writer(one_file.Writer):
         self, file: IO[bytes], blobs: Mapping[str, Blob], arrays: Mapping[str, np.ndarray],
         pixels: Pixels | None, text: str,
     ) -> Mapping[str, int]:  # fmt: skip
-        """Write the file; see `packio.formats.blobs.one_file`."""
         room: dict[str, _Kind] = {n: ((blob.size,), np.dtype("u1")) for n, blob in blobs.items()}
         if pixels is not None:
             room["data"] = pixels

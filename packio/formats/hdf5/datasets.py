@@ -43,7 +43,6 @@ def opened(path: Path) -> Iterator[Any]:
 
 
 def open_file(path: Path) -> Any:
-    """Open a file; see `opened`."""
     h5py = registry.require("h5py", "hdf5")
     try:
         with files.opened(path):  # its error says why; h5py's does not
@@ -58,7 +57,6 @@ def open_file(path: Path) -> Any:
 
 @contextlib.contextmanager
 def h5py_errors(where: object) -> Iterator[None]:
-    """Turn the errors of h5py into an IntegrityError."""
     try:
         yield
     except PackioError:
@@ -89,7 +87,6 @@ def datasets(file: Any, path: Path) -> dict[str, Any]:
 
 
 def described(dataset: Any) -> str:
-    """Name, shape and type of a dataset."""
     return f"{dataset.name.lstrip('/')} {dataset.shape} {dataset.dtype}"
 
 
@@ -195,8 +192,6 @@ def chunk_offsets(dataset: Any, path: Path) -> np.ndarray | None:
 
 
 def slices(data: Any, values: BlobValues) -> Callable[[int], bytes]:
-    """Make a function that reads a value of a blob by its number."""
-
     def read(number: int) -> bytes:
         begin = values.offsets.item(number)
         content: bytes = data[begin : begin + values.length.item(number)].tobytes()

@@ -28,7 +28,6 @@ from packio.sample.record import Place, Record
 
 
 def found(file: Any, path: Path, reading: Reading) -> FoundSamples:
-    """Find the samples of a file."""
     order, there = pixels.order_of(reading.layout), datasets(file, path)
     names = _names_of_images(there, reading.image, path)
     name, first = names[0], there[names[0]]
@@ -91,7 +90,6 @@ def _beside(there: Mapping[str, Any], name: str, others: Sequence[str]) -> str |
 def _labels(
     there: Mapping[str, Any], name: str, label: str | None, count: int, path: Path
 ) -> list[pixels.Label] | None:
-    """Labels of the images of a dataset."""
     group = name[: name.rfind("/") + 1]
     usual = [group + n for n in pixels.LABELS if group + n in there]
     wanted = pixels.only_label(usual, path) if label is None else label.strip("/")
@@ -115,7 +113,6 @@ def _blob(there: Mapping[str, Any], name: str, path: Path) -> FoundSamples:
 
 
 def _array(dataset: Any, order: pixels.Order, path: Path) -> FoundSamples:
-    """One dataset of many images."""
     count, where = len(dataset), f"{path}: {dataset.name}"
     place(dataset, path)  # its claims are true
     if dataset.ndim == 1:
@@ -130,8 +127,6 @@ def _array(dataset: Any, order: pixels.Order, path: Path) -> FoundSamples:
 
 
 def _encoded(dataset: Any, path: Path) -> tuple[Iterator[Record[Place]], Callable[[int], bytes]]:
-    """Encoded images, of variable or of fixed length."""
-
     def of_any_length(number: int) -> bytes:
         return np.asarray(dataset[number]).tobytes()
 
@@ -171,7 +166,6 @@ def _positions(dataset: Any, size: int, path: Path) -> Callable[[int], int]:
 
 
 def _each(there: Mapping[str, Any], order: pixels.Order, path: Path) -> FoundSamples:
-    """One dataset for each image."""
     found, values = [], list(there.values())
     for name, dataset in there.items():
         facts, dtype, where = None, dataset.dtype, f"{path}: {dataset.name}"

@@ -32,15 +32,12 @@ _WINDOW = 4096  # bytes: as large as most heaps are
 
 
 class Sizes(NamedTuple):
-    """What the superblock of a file says."""
-
     address: int  # bytes
     length: int  # bytes
     base: int  # where addresses count from
 
     @property
     def reference(self) -> np.dtype:
-        """The type of a reference."""
         return np.dtype([("items", "<u4"), ("heap", f"<u{self.address}"), ("number", "<u4")])
 
 

@@ -73,7 +73,6 @@ class Lmdb(Format):
     )  # fmt: skip
 
     def recognise(self, head: bytes, name: str) -> bool:
-        """Tell by the name of the data file; of a database in one file, by its first page."""
         if DATA_NAME.encode() in head.split(b"\n"):
             return True
         is_file = MAGIC_BYTES in (head[16:20], head[24:28])  # LMDB 0.9 and 1.0
@@ -108,15 +107,12 @@ class Lmdb(Format):
     def writer(
         self, path: Path, *, count: int, size: int, classes: Sequence[str], **options: Any
     ) -> LmdbWriter:
-        """Begin a database; ``values="datum"`` writes Datums."""
         return LmdbWriter(path, count, size, **options)
 
     def reader(self, path: Path, reading: Reading) -> ReaderApart:
-        """Read through py-lmdb."""
         return ReaderApart(path, reading, "packio.formats.lmdb.library:find")
 
     def identity(self, path: Path) -> Any:
-        """The transaction id, and further numbers to be sure."""
         return pages.identity(path)
 
 
@@ -141,7 +137,6 @@ class _Other:
         return place._replace(file=f"{self._path.name}/{place.file}")
 
     def check_end(self) -> None:
-        """Check that no record is left."""
         if self._next is not None:
             raise IntegrityError(f"{self._path}: {self._next.name!r} is of no sample; pack again")
 

@@ -244,7 +244,6 @@ def _texts(file: Input, *, are_labels: bool) -> Iterator[Entry]:
 
 
 def _largest(file: Input) -> Iterator[Entry]:
-    """Yield the images of the largest size, in the order of their numbers."""
     matches = (_SIZE_KEY.fullmatch(entry.name) for entry in entries(file))
     size = max(int(match[1]) for match in matches if match)
     found = []
@@ -271,8 +270,6 @@ def _content(path: Path) -> bytes:
 
 
 class _Shape(NamedTuple):
-    """Name and shape that ``meta_info.txt`` tells of a record."""
-
     name: bytes
     height: int
     width: int

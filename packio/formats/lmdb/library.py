@@ -65,8 +65,6 @@ _OPEN: weakref.WeakValueDictionary[tuple[int, int, int], _Database] = weakref.We
 
 
 class _Database:
-    """An open database, whose values have numbers."""
-
     def __init__(self, path: Path) -> None:
         self._path, self._lmdb = path, registry.require("lmdb")
         with self._errors():
@@ -80,7 +78,6 @@ class _Database:
             self._key = _numbered_keys(transaction) or _listed_keys(transaction)
 
     def value(self, number: int) -> bytes:
-        """The value of the record with this number, which is below the count."""
         with self._reading() as transaction:
             value = transaction.get(self._key(number))
             if value is None:  # it looked numbered, and was not
@@ -180,7 +177,6 @@ class LmdbWriter:
             ) from error
 
     def add(self, records: Sequence[Record[Field]]) -> None:
-        """Append records."""
         self._check_open()
         for record in records:
             if IMAGE in record.fields:
@@ -195,7 +191,6 @@ class LmdbWriter:
             raise OutputError(f"{self.path}: closed already")
 
     def put(self, number: int, record: Record[Field], field: Field) -> None:
-        """Append one value, under the number of its sample."""
         value = self._value(record, field)
         self._numbers.append(number)
         self._crcs.append(crc32c(value))

@@ -39,8 +39,6 @@ _DUPLICATES = 0x04  # flag of a tree
 
 
 class Version(NamedTuple):
-    """What differs between the versions of the format."""
-
     number: int
     header: struct.Struct  # of a page: its own number, unused, kind, lower, upper
     overflow: struct.Struct  # of an overflow page: its own number, unused, kind, pages
@@ -65,8 +63,6 @@ _VERSIONS = (
 
 
 class Meta(NamedTuple):
-    """What the meta page in force says."""
-
     version: Version
     page_size: int  # bytes
     flags: int
@@ -78,12 +74,10 @@ class Meta(NamedTuple):
 
 
 def opened(path: Path) -> AbstractContextManager[Input]:
-    """Open the data file of a database."""
     return ranges.opened(data_file(path), window=0)
 
 
 def data_file(path: Path) -> Path:
-    """Path of the data file of a database."""
     if not path.is_dir():
         return path
     data = path / DATA_NAME
@@ -103,13 +97,11 @@ def identity(path: Path) -> dict[str, int]:
 
 
 def is_of_version_3(path: Path) -> bool:
-    """Tell whether LMDB 1.0 wrote a database."""
     with opened(path) as file:
         return file.size >= 28 and file.read(4, 24) == MAGIC_BYTES
 
 
 def newest(file: Input) -> Meta:
-    """Read the meta page with the larger transaction id."""
     version = _version(file.read(min(32, file.size), 0), file.path)
     first = _meta(file, version, 0, 0)
     second = _meta(file, version, 1, first.page_size)
@@ -181,7 +173,6 @@ class Entry(NamedTuple):
         return Place(kind, self.file, self.offset, self.length, facts=self.facts)
 
     def record(self) -> Record[Place]:
-        """The sample whose image the value is."""
         key = self.name if self.key is None else self.key
         return Record(key, {IMAGE: self.place("image")}, self.label, meta=self.meta)
 
@@ -225,7 +216,6 @@ def _several(file: Input) -> NotAPackError:
 
 
 def entries(file: Input) -> Iterator[Entry]:
-    """Yield every record of an open database, in the order of the tree."""
     meta, path = file.meta if isinstance(file, Database) else newest(file), file.path
     if meta.flags & _DUPLICATES:
         raise NotAPackError(f"{path}: has duplicate keys, which packio does not read")

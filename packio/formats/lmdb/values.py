@@ -56,8 +56,6 @@ _LONGEST_ARROW_TEXT = 4096  # bytes; texts may overlap, so many long ones can hi
 
 
 class FoundImage(NamedTuple):
-    """An image within a value, and its label."""
-
     start: int  # of the image, in bytes
     stop: int
     label: Any
@@ -120,7 +118,6 @@ def _image(value: Any, data: bytes, depth: int) -> tuple[ByteSpan, list[Any], li
 
 
 def _named(value: Any, data: bytes) -> Any:
-    """The label under a name of labels."""
     label = _text(value, data)
     if not _is_scalar(label):
         raise NotAPackError(
@@ -178,7 +175,6 @@ def _spans(value: Any, data: bytes, depth: int) -> Any:
 
 
 def parse_datum(data: bytes) -> FoundImage:
-    """Find the image in a Datum."""
     numbers = dict.fromkeys(_NUMBERS, 0)
     ranges = dict.fromkeys((_DATA, _FLOATS, _FLOAT), (0, 0))
     label = None
@@ -292,14 +288,11 @@ def _start_of_stream(data: bytes) -> int | None:
 
 
 class _ArrowReader:
-    """Reads values of Arrow's arrays, a limited number of them."""
-
     def __init__(self, pa: Any, payload: int) -> None:
         self._pa, self._payload = pa, payload  # the package; address of the payload
         self._left = _MOST_ARROW_VALUES
 
     def value(self, column: Any, row: int, depth: int = 0) -> Any:
-        """The value of a row; None where there is none."""
         pa = self._pa
         self._left -= 1
         if self._left < 0 or depth > _DEEPEST_ARROW:

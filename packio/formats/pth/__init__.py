@@ -57,7 +57,6 @@ class Pth(Format):
     )  # fmt: skip
 
     def recognise(self, head: bytes, name: str) -> bool:
-        """Tell whether a file is a zip archive, or has the suffix."""
         return head.startswith(b"PK\x03\x04") or super().recognise(head, name)
 
     def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
@@ -79,7 +78,6 @@ class Pth(Format):
         self, path: Path, *, count: int = 0, size: int = 0, classes: Sequence[str] = (),
         **options: Any,
     ) -> Writer:  # fmt: skip
-        """Begin one shard; see `packio.formats.Format.writer`."""
         return Writer(path, classes)
 
     def reader(self, path: Path, reading: Reading) -> Reader:
@@ -88,15 +86,12 @@ class Pth(Format):
 
 
 class Writer(one_file.Writer):
-    """Write records into a new file; the same records give the same bytes."""
-
     container: ClassVar[str] = "pth"
 
     def fill(
         self, file: IO[bytes], blobs: Mapping[str, Blob], arrays: Mapping[str, np.ndarray],
         pixels: Pixels | None, text: str,
     ) -> Mapping[str, int]:  # fmt: skip
-        """Write the file; see `packio.formats.blobs.one_file`."""
         _save(file, blobs, arrays, text, pixels)
         file.flush()
         found = members(file.fileno(), self._path)
@@ -123,7 +118,6 @@ class _Sink:
         pass
 
     def check(self) -> None:
-        """Raise the first error there was."""
         if self._error is not None:
             raise self._error
 
@@ -171,7 +165,6 @@ def _aligned() -> Iterator[None]:
 
 
 def find(path: Path, reading: Reading) -> FoundSamples:
-    """Read the pickle, for images that are bytes in it."""
     with opened(path) as archive:
         return foreign.read(archive.load(), archive, path, reading.image)
 

@@ -88,7 +88,6 @@ class Tensor:
 
     @property
     def ndim(self) -> int:
-        """Number of axes."""
         return len(self.shape)
 
     @property
@@ -102,14 +101,12 @@ class Tensor:
         return True
 
     def permuted(self, *axes: int) -> Tensor:
-        """The tensor with its axes in another order."""
         shape, stride = (tuple(values[i] for i in axes) for values in (self.shape, self.stride))
         return dataclasses.replace(self, shape=shape, stride=stride)
 
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[TorchFile]:
-    """Open a file."""
     with ranges.opened(path) as file:
         yield TorchFile(file)
 
@@ -164,10 +161,7 @@ def _other(names: set[str], path: Path) -> str:
 
 
 class TorchFile:
-    """An open file of torch's."""
-
     def __init__(self, file: ranges.Input) -> None:
-        """Find the members of a file; see `opened`."""
         self._file, self._path = file, file.path
         self._members = members(file.descriptor, file.path)
         self._big_endian = "byteorder" in self._members and self._member("byteorder") == b"big"
@@ -209,7 +203,6 @@ class TorchFile:
         return dtype
 
     def pixels(self, tensor: Tensor, what: str) -> np.dtype:
-        """The dtype of a tensor of pixels."""
         dtype = self.dtype(tensor, what)
         if not is_as_stored(dtype):
             raise NotAPackError(

@@ -34,15 +34,12 @@ from packio.system import files
 
 
 class _Parts(NamedTuple):
-    """What was saved, taken apart."""
-
     images: Any
     labels: Any = None
     offsets: Any = None
 
 
 def found(value: Any, archive: TorchFile, path: Path, reading: Reading) -> Iterator[Record[Place]]:
-    """Find the samples in what was saved."""
     parts, label = _chosen(value, reading.image, path), reading.label
     order = pixels.order_of(reading.layout)
     if isinstance(value, dict):
@@ -108,7 +105,6 @@ def _first(value: Any, names: Sequence[str]) -> Any:
 
 
 def _is_pair(value: Any) -> bool:
-    """Whether a value is an image and its label."""
     if not _is_row(value) or len(value) != 2:
         return False
     image, label = value
@@ -167,7 +163,6 @@ def _is_encoded(value: Any) -> bool:
 def _array(
     images: Tensor, archive: TorchFile, order: pixels.Order, path: Path
 ) -> list[Record[Place]]:
-    """A tensor of pixels."""
     what = "the tensor of images"
     last = images.permuted(0, 2, 3, 1) if images.ndim == 4 else images
     if last.is_contiguous and not images.is_contiguous:  # channels-last memory format
@@ -184,7 +179,6 @@ def _array(
 
 
 def _each(images: Any, archive: TorchFile, order: pixels.Order, path: Path) -> list[Record[Place]]:
-    """A list of images."""
     if not _is_row(images):
         raise NotAPackError(f"{path}: holds {_kind(images)}; {_EXPECTED}")
     samples = []

@@ -59,8 +59,6 @@ _FRAME = 8  # bytes before a frame's data
 
 
 class Writer(append_only.Writer):
-    """Write records into a new ``.rec``; no file of its stem exists yet."""
-
     def __init__(self, path: Path) -> None:
         super().__init__(path, path.with_suffix(".idx"), path.with_suffix(".lst"))
         records, index, self._list = self._outputs
@@ -68,7 +66,6 @@ class Writer(append_only.Writer):
         self._unlabelled = False
 
     def add(self, records: Sequence[Record[Field]]) -> None:
-        """Append records."""
         for record in records:
             if IMAGE in record.fields:
                 flag, label, labels = _labels(record, self._path)
@@ -80,7 +77,6 @@ class Writer(append_only.Writer):
             self._count += 1
 
     def _put(self, name: str, header: bytes, record: Record[Field]) -> None:
-        """Append a value to the file of its field."""
         field = record.fields[name]
         if name not in self._files:
             is_mask = (name, field.kind) == (MASK, "mask")
@@ -103,7 +99,6 @@ class Writer(append_only.Writer):
             self._note(name, start, file.size - start, file=number, split=True)
 
     def close(self) -> Written:
-        """Write what is left, and read everything back while the disk syncs it."""
         names = [(file.path.name, index.path.name) for file, index in self._files.values()]
         sidecars = [names[0][1], self._list.path.name, *(index for _, index in names[1:])]
         labels = "none; 0 stands in the container" if self._unlabelled else "float32"
@@ -142,11 +137,9 @@ class RecordIO(Format):
     caps: Caps = Caps((".rec",), keeps=frozenset(("label",)), fields_apart=True)
 
     def recognise(self, head: bytes, name: str) -> bool:
-        """Tell by the magic, or by the suffix."""
         return head.startswith(MAGIC_BYTES) or super().recognise(head, name)
 
     def siblings(self, path: Path) -> list[Path]:
-        """Files of the masks and of other fields."""
         return [sibling for sibling, _, _ in _siblings(path)]
 
     def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
@@ -162,15 +155,12 @@ class RecordIO(Format):
     def writer(
         self, path: Path, *, count: int, size: int, classes: Sequence[str], **options: Any
     ) -> Writer:
-        """Begin a ``.rec``, with its ``.idx`` and ``.lst``."""
         return Writer(path)
 
     def unsplit(self, raw: bytes) -> bytes:
-        """Take the value out of a record's frames."""
         return framing.unsplit(raw)
 
     def finish(self, folder: Path, shards: Sequence[str]) -> list[str]:
-        """Write the index of all shards together."""
         base, positions = 0, array("q")
         for shard in shards:
             lines = (folder / shard).with_suffix(".idx").read_bytes().splitlines()

@@ -52,7 +52,6 @@ def _magics(data: bytes) -> list[int]:
 
 
 def unsplit(raw: bytes) -> bytes:
-    """Take the image out of a record's frames."""
     parts: list[bytes] = []
     position, kind = 0, _FIRST
     while position < len(raw):
@@ -118,7 +117,6 @@ class _OtherField:
         return _place(self._kind, self._file, found)
 
     def check_end(self, count: int) -> None:
-        """Check that no record is left."""
         if self._next is not None:
             raise IntegrityError(
                 f"{self._file.path}: record {self._next.number} is of sample {self._next.id}; "
@@ -127,8 +125,6 @@ class _OtherField:
 
 
 class _RecRecord(NamedTuple):
-    """One record."""
-
     number: int
     parts: list[tuple[int, int]]  # offset and length of what each frame holds
     end: int  # position after the last frame
@@ -138,12 +134,10 @@ class _RecRecord(NamedTuple):
 
     @property
     def start(self) -> int:
-        """Position of the first frame."""
         return self.parts[0][0] - _FRAME.size
 
     @property
     def length(self) -> int:
-        """Bytes of the image."""
         magics = 4 * (len(self.parts) - 1)
         return sum(n for _, n in self.parts) + magics - HEADER.size - 4 * self.labels
 
@@ -252,7 +246,6 @@ def _checked(path: Path) -> Iterator[Input]:
 
 
 def _check_index(file: Input) -> None:
-    """Refuse a file whose index, if there is one, names a record beyond its end."""
     path = file.path.with_suffix(".idx")
     if not path.is_file():
         return

@@ -72,15 +72,12 @@ _MOST_NAME = 100  # bytes of a member's name in a USTAR header
 
 
 class Writer(append_only.Writer):
-    """Write records into a new archive; the same records give the same bytes."""
-
     def __init__(self, path: Path, count: int) -> None:
         super().__init__(path)
         self._width = max(8, len(str(max(count - 1, 0))))  # of the names
         self._index = bytearray()
 
     def add(self, records: Sequence[Record[Field]]) -> None:
-        """Append records."""
         for record in records:
             name = b"%0*d" % (self._width, self._count)
             entries = []
@@ -111,7 +108,6 @@ class Writer(append_only.Writer):
         return offset
 
     def close(self) -> Written:
-        """Write what is left and DALI's index, and read the archive back."""
         (archive,) = self._outputs
         archive.append(_END, bytes(-(archive.size + len(_END)) % _RECORD))
         index = self._path.with_name(self._path.name + ".idx")
@@ -186,11 +182,9 @@ class Tar(Format):
     caps: Caps = Caps((".tar",), keeps=frozenset(("key", "label", "meta", "boxes")), at_urls=True)
 
     def recognise(self, head: bytes, name: str) -> bool:
-        """Tell by the magic of the first header, or by the suffix."""
         return head[257:262] == b"ustar" or super().recognise(head, name)
 
     def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
-        """Yield every sample of an archive; see `packio.formats.tar.samples`."""
         check_reading(path, reading, "label")
         with opened(path) as file:
             found = samples(file)
@@ -199,7 +193,6 @@ class Tar(Format):
     def writer(
         self, path: Path, *, count: int, size: int, classes: Sequence[str], **options: Any
     ) -> Writer:
-        """Begin an archive, with DALI's index beside it."""
         return Writer(path, count)
 
     def finish(self, folder: Path, shards: Sequence[str]) -> list[str]:

@@ -32,8 +32,6 @@ REST = b"0" + bytes(100) + b"ustar\0" + b"00" + bytes(64) + b"0000000\0" * 2 + b
 
 
 class TarMember(NamedTuple):
-    """An ordinary file in an archive."""
-
     name: bytes
     offset: int  # bytes, of the content
     size: int  # bytes

@@ -85,7 +85,6 @@ def implied_kind(name: str) -> str:
 
 
 def samples(file: Input) -> Iterator[Record[Place]]:
-    """Yield every sample of an archive, in order."""
     parts = (part for member in members(file) if (part := _taken_apart(member)) is not None)
     for _, group in itertools.groupby(parts, key=lambda part: part.stem):
         yield from _of_group(file, list(group))
@@ -200,7 +199,6 @@ def _sample(file: Input, group: list[_Part], image: _Part, key: bytes) -> Record
 
 
 def _field_name(part: _Part, taken: dict[str, Place]) -> str:
-    """A name for a field that is allowed and free."""
     name = re.sub(r"[^A-Za-z0-9_-]", "_", part.name or part.ending)
     if not name or not (name[0].isalpha() or name[0] == "_") or name in RESERVED:
         name = f"_{name}"

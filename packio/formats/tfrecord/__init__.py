@@ -72,14 +72,11 @@ _WINDOW = 4 << 20  # bytes read at once
 
 
 class Writer(append_only.Writer):
-    """Write records into a new file; the same records give the same bytes."""
-
     def __init__(self, path: Path, classes: Sequence[str]) -> None:
         super().__init__(path, path.with_name(path.name + INDEX_SUFFIX))
         self._texts = [name.encode("utf-8", "replace") for name in classes]
 
     def add(self, records: Sequence[Record[Field]]) -> None:
-        """Append records."""
         file, index = self._outputs
         for record in records:
             parts, starts = encode(features(record, self._texts))
@@ -97,7 +94,6 @@ class Writer(append_only.Writer):
             self._count += 1
 
     def close(self) -> Written:
-        """Write what is left, and read everything back while the disk syncs it."""
         file, index = (output.path.name for output in self._outputs)
         return self._close([file], [index])
 
@@ -111,7 +107,6 @@ class TFRecord(Format):
     )  # fmt: skip
 
     def recognise(self, head: bytes, name: str) -> bool:
-        """Tell by the checksum of the first record's length, or by the name."""
         return is_head(head) or _NAME.search(name.lower()) is not None
 
     def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
@@ -131,7 +126,6 @@ class TFRecord(Format):
     def writer(
         self, path: Path, *, count: int, size: int, classes: Sequence[str], **options: Any
     ) -> Writer:
-        """Begin a file, with its index beside it."""
         return Writer(path, classes)
 
 
@@ -141,13 +135,11 @@ def masked(crc: int) -> int:
 
 
 def head(length: int) -> bytes:
-    """Make the 12 bytes before a record's data."""
     size = length.to_bytes(8, "little")
     return size + TAIL.pack(masked(crc32c(size)))
 
 
 def is_head(start: bytes) -> bool:
-    """Tell whether a file that begins with some bytes begins with the head of a record."""
     if len(start) < HEAD.size:
         return False
     _, crc = HEAD.unpack_from(start)

@@ -44,7 +44,6 @@ _KEYS = (
 
 
 def key_of(name: str) -> bytes:
-    """Key of the feature with the bytes of a field."""
     return _ENCODED.get(name) or b"%s/encoded" % name.encode()
 
 
@@ -79,7 +78,6 @@ def record_of(
 
 
 def _fields(example: Example, image: Range) -> Iterator[tuple[str, str, Range]]:
-    """Name, kind and range of each field."""
     yield IMAGE, "image", image
     if (mask := _first(example, (_ENCODED[MASK],))) is not None:
         yield MASK, "mask", mask
@@ -182,7 +180,6 @@ def _stored(example: Example) -> np.ndarray:
 
 
 def _scaled(example: Example, where: str) -> np.ndarray:
-    """Boxes from fractions of width and height."""
     width, height = (example.numbers(name) or [0] for name in _SIZE)
     sides = [example.numbers(name) or [] for name in _BOX_SIDES]
     if len({len(side) for side in sides}) > 1:
@@ -223,7 +220,6 @@ def _flat_names(example: Example, count: int) -> dict[bytes, str]:
 
 
 def features(record: Record[Field], texts: Sequence[bytes]) -> list[Feature]:
-    """The features of a record, in the order of their keys."""
     return sorted(_unsorted(record, texts), key=operator.itemgetter(0))
 
 

@@ -15,8 +15,6 @@ class Malformed(ValueError):  # noqa: N818 (never leaves the package)
 
 @dataclasses.dataclass(frozen=True)
 class ByteSpan:
-    """A range of bytes in a value: from start to stop."""
-
     start: int
     stop: int
 
@@ -25,13 +23,11 @@ _ESCAPES = ((b"\\", b"\\\\"), (b"\t", b"\\t"), (b"\n", b"\\n"), (b"\r", b"\\r"))
 
 
 def escaped(key: bytes) -> bytes:
-    """Write a key so that it fits one column of one line."""
     for raw, written in _ESCAPES:
         key = key.replace(raw, written)
     return key
 
 
 def unescaped(text: bytes) -> bytes:
-    """Read a key that `escaped` wrote."""
     back = {written: raw for raw, written in _ESCAPES}
     return re.sub(rb"\\[tnr\\]", lambda match: back[match.group()], text)

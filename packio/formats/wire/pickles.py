@@ -86,8 +86,6 @@ def read(data: bytes, *, most_steps: int = _MOST_STEPS, names: Names | None = No
 
 
 class _Machine:
-    """The stack and the memory of one pickle."""
-
     def __init__(self, data: bytes, names: Names | None) -> None:
         self._data, self.names = data, names or _NO_NAMES
         self.actions = _PLAIN if names is None else _NAMING

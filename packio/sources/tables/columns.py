@@ -111,7 +111,6 @@ def meta(values: dict[str, Any]) -> bytes:
 
 
 def compact(values: Any) -> bytes:
-    """Encode metadata that JSON can hold."""
     text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return text.encode("utf-8", "surrogatepass")
 

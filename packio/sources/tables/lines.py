@@ -31,8 +31,6 @@ _HEAD_LINES = 20  # by which the delimiter is found out
 
 
 class TextRow(NamedTuple):
-    """A row and its place in the file."""
-
     cells: dict[str, Any]  # name of the column → text, or a value of JSON
     line: int  # where the row begins, counted from 1
     start: int  # bytes
@@ -41,8 +39,6 @@ class TextRow(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TextTable:
-    """A text file, and how to read it."""
-
     file: ListedFile
     charset: str
     delimiter: str  # "": each line is a JSON object

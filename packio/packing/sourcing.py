@@ -17,7 +17,7 @@ from packio.packing.choosing import Choice
 from packio.packing.images.encode import Encoding, refuse_unused
 from packio.packs import opening
 from packio.sample.recipe import Recipe
-from packio.sources import FRAMES, Context, Listing, Source, _beside, framed, listed, wanted_fields
+from packio.sources import FRAMES, Context, Listing, Source, _folders, framed, listed, wanted_fields
 from packio.storage import urls, workshop
 from packio.system import files
 
@@ -154,7 +154,7 @@ def list_source(
         writing=taken["writer"],
     )  # fmt: skip
     chosen = choice.of(listing)
-    chosen.warnings.extend(_beside.told_masks(chosen))
+    chosen.warnings.extend(_folders.told_masks(chosen))
     return chosen, recipe
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from packio.errors import DecodeError, SourceError
 from packio.sample.labelling import class_names
 from packio.sample.record import Frame
-from packio.sources import Context, Listing, _class_folders, _files
+from packio.sources import Context, Listing, _files, _folders
 from packio.sources._records import Annotations, attach_records
 from packio.sources.tables import columns
 from packio.system.files import check_of_file
@@ -100,7 +100,7 @@ def listing_of(
         return Annotations(meta, boxes, further, objects.frame)
 
     folder, keys = columns.relative([*found], result.root or "")
-    is_split = functools.cache(lambda name: bool(_class_folders.splits_among([name])))
+    is_split = functools.cache(lambda name: bool(_folders.splits_among([name])))
     if splits is not None:
         of_each = [splits[path] for path in found]
     else:

@@ -37,13 +37,13 @@ from packio import sources
 from packio.errors import DecodeError, OptionError, SourceError
 from packio.sample import fields
 from packio.sample.record import Field, Frame, Record
-from packio.sources import Context, Listing, Source, _class_folders, _files, _members, _values
+from packio.sources import Context, Listing, Source, _files, _folders, _members, _values
 from packio.sources._rows import ListedRows, each_of
-from packio.sources.tables import label_list
+from packio.sources.tables import lines
 
 _OPTIONS = {
     "folder": "folder in an archive to take as the top, as data/train; '.' is the archive",
-    **label_list.OPTIONS,
+    **lines.LABEL_OPTIONS,
     **_files.OPTIONS,
 }
 _FIELDS = (b".txt", b".npy")  # endings of companions that are fields, beside NAME.png
@@ -101,14 +101,14 @@ class ArchiveSource(Source):
         if folders:
             command_of = functools.partial(_command, path, os.fsdecode(top))
             classes = sorted(map(os.fsdecode, folders))
-            names = _class_folders.find_classes(str(path), classes, context, command_of)
+            names = _folders.find_classes(str(path), classes, context, command_of)
             beside = [key for key in keys if b"/" not in key]
-            keys, labels = _class_folders.in_order(keys, names)
+            keys, labels = _folders.in_order(keys, names)
             result = dataclasses.replace(result, keys=keys, labels=labels, classes=names)
-            _class_folders.warn_of_folders(str(path), result, classes, beside, context, command_of)
+            _folders.warn_of_folders(str(path), result, classes, beside, context, command_of)
             if top_folder is None:
                 with archive.opened() as descriptor:
-                    masks = _class_folders.masks_among(
+                    masks = _folders.masks_among(
                         keys, lambda key: _members.read(descriptor, found[top + key])
                     )
                 if masks:
@@ -130,7 +130,7 @@ class ArchiveSource(Source):
             sizes=[extent.size for extent in columns["image"]], rows=ListedRows(rows),
             open=functools.partial(each_of, archive, _read, kinds),
         )  # fmt: skip
-        return label_list.labelled(result, context)
+        return lines.label_images(result, context)
 
 
 SOURCE = ArchiveSource()

@@ -2,10 +2,10 @@
 
 All images below the folder, at any depth, are samples. They are sorted by path, bytewise as
 ``LC_ALL=C sort`` does. A folder is recognised if it has images and only hidden folders. For a
-deeper tree, the user names this source. `packio.sources._beside` says how named fields come from
+deeper tree, the user names this source. `packio.sources._folders` says how named fields come from
 files beside the images.
 
-`packio.sources.tables.label_list` says how a list of labels is read.
+`packio.sources.tables.lines` says how a list of labels is read.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from packio.errors import PackioError, SourceError
-from packio.sources import Context, Listing, Source, _beside, _files
-from packio.sources.tables import label_list
+from packio.sources import Context, Listing, Source, _files, _folders
+from packio.sources.tables import lines
 from packio.system.files import is_hidden
 
 _LAYOUT = "a folder of images, as 1.jpg, 2.jpg"
-_OPTIONS = {**label_list.OPTIONS, **_files.OPTIONS}
+_OPTIONS = {**lines.LABEL_OPTIONS, **_files.OPTIONS}
 
 
 class FlatFolder(Source):
@@ -42,14 +42,14 @@ class FlatFolder(Source):
         path = Path(source)
         _files.entries(path, _LAYOUT)
         result = Listing(self.name, path, classes=list(context.classes or []))
-        found = _files.images(path, "", result, context, _beside.image_test(context))
+        found = _files.images(path, "", result, context, _folders.image_test(context))
         if not found and not result.unlisted:
             hint = _files.archive_hint(path)
             raise SourceError(f"{path}/: no images; {_files.EXPECTED}{hint}")
         keys, sizes = [key for key, _ in found], [size for _, size in found]
         result = dataclasses.replace(result, keys=keys, sizes=sizes)
-        result = _beside.with_fields(label_list.labelled(result, context), context)
-        _beside.tell_others(result)
+        result = _folders.with_fields(lines.label_images(result, context), context)
+        _folders.tell_others(result)
         return result
 
 

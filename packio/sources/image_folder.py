@@ -4,7 +4,7 @@ Classes are the folders at the top, sorted by name. Samples are all files below 
 whose names end as images' do, at any depth; the option ``endings`` adds further endings. Symbolic
 links are followed. Samples are ordered by class, folder and name. Two paths that lead to the same
 file are two samples. Unlike torchvision, packio does not follow a link from a folder to itself or
-to a folder above it. `packio.sources._beside` says how named fields come from files beside the
+to a folder above it. `packio.sources._folders` says how named fields come from files beside the
 images.
 
 Source: torchvision 0.28, ``torchvision.datasets.folder`` (``find_classes``, ``make_dataset``,
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from packio.errors import SourceError
-from packio.sources import Context, Listing, Source, _beside, _class_folders, _files, command
+from packio.sources import Context, Listing, Source, _files, _folders, command
 
 
 class ImageFolder(Source):
@@ -31,8 +31,8 @@ class ImageFolder(Source):
         return _files.is_plain_folder(path)
 
     def listing(self, source: Any, context: Context) -> Listing:
-        path, is_image = Path(source), _beside.image_test(context)
-        entries = _files.entries(path, _class_folders.LAYOUT)
+        path, is_image = Path(source), _folders.image_test(context)
+        entries = _files.entries(path, _folders.LAYOUT)
         result = Listing(self.name, path)
         folders = [
             name for name, is_folder in entries
@@ -45,12 +45,12 @@ class ImageFolder(Source):
         if not folders:
             what = f"{len(beside)} images but no class folders" if beside else "no class folders"
             hint = _files.archive_hint(path)
-            raise SourceError(f"{path}/: {what}; expected {_class_folders.LAYOUT}{hint}")
+            raise SourceError(f"{path}/: {what}; expected {_folders.LAYOUT}{hint}")
 
         def command_of(name: str) -> str:
             return command(f"{path}/{name}", name)
 
-        names = _class_folders.find_classes(f"{path}/", folders, context, command_of)
+        names = _folders.find_classes(f"{path}/", folders, context, command_of)
         labels: list[int] = []
         result = dataclasses.replace(result, labels=labels, classes=names)
         for label in sorted(names.index(f) for f in folders):
@@ -59,11 +59,11 @@ class ImageFolder(Source):
                 result.keys.extend(os.fsencode(f"{folder}/{name}") for name, _ in files)
                 result.sizes.extend(size for _, size in files)
             labels.extend([label] * (len(result.keys) - len(labels)))
-        _class_folders.warn_of_folders(str(path), result, folders, beside, context, command_of)
-        if masks := _class_folders.masks_among(result.keys, _files.reader(path)):
+        _folders.warn_of_folders(str(path), result, folders, beside, context, command_of)
+        if masks := _folders.masks_among(result.keys, _files.reader(path)):
             result.warnings.append(masks.told)
-        result = _beside.with_fields(result, context)
-        _beside.tell_others(result)
+        result = _folders.with_fields(result, context)
+        _folders.tell_others(result)
         return result
 
 

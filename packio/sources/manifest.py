@@ -45,7 +45,7 @@ from packio.sample.labelling import (
     of_texts,
 )
 from packio.sample.record import IMAGE, Field, Record
-from packio.sources import Context, Listing, Source, _class_folders, _files, _values, command
+from packio.sources import Context, Listing, Source, _files, _folders, _values, command
 from packio.sources._records import Roles, resolved
 from packio.sources._rows import ListedRows, each_of
 from packio.sources.tables import columns, lines
@@ -147,7 +147,7 @@ def _lists(folder: Path) -> list[str]:
 
 def _check_folder(file: Path, result: Listing, context: Context, *, has_labels: bool) -> None:
     tops = sorted({os.fsdecode(key.split(b"/")[0]) for key in result.keys if b"/" in key})
-    if len(tops) > 1 and _class_folders.splits_among(tops):
+    if len(tops) > 1 and _folders.splits_among(tops):
         each = "; ".join(command(file, top, "--include", f"{top}/*") for top in tops)
         raise SourceError(f"{file}: images of several splits; pack each by itself: {each}")
     if len(tops) > 1 and not has_labels:

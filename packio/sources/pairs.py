@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from packio.errors import OptionError, SourceError
-from packio.sources import Context, Listing, Source, _beside, _class_folders, _files, command
+from packio.sources import Context, Listing, Source, _files, _folders, command
 from packio.sources._records import attach_records
 from packio.system.files import is_hidden
 
@@ -126,7 +126,7 @@ class Pairs(Source):
             origin, kind = context.fields[name]
             there = _by_stem(path, side, [], Listing(self.name, path), context, _FIELD_ENDINGS)
             cells[name] = [there.get(images.stem(key) or b"", (b"", 0))[0] for key in keys]
-            guess = _beside.kind_of_files(name, cells[name], origin, result)
+            guess = _folders.kind_of_files(name, cells[name], origin, result)
             origins[name] = (origin, kind or guess)
         cells["mask size"] = [size for _, (_, size) in pairs]
         result = dataclasses.replace(result, keys=keys, sizes=[size for (_, size), _ in pairs])
@@ -180,9 +180,7 @@ def _seeming_masks(path: Path) -> str:
         return ""
     nowhere = Listing("pairs", path)
     files = [_files.images(path, folder, nowhere, Context()) for folder in folders]
-    found = _class_folders.masks_among(
-        [key for part in files for key, _ in part], _files.reader(path)
-    )
+    found = _folders.masks_among([key for part in files for key, _ in part], _files.reader(path))
     if found is None:
         return ""
     names = {
@@ -255,7 +253,7 @@ def _refuse_splits(path: Path, images: _Side, masks: _Side, boxes: str) -> None:
             for file in sorted(lists.glob("*.txt"))
         ]
     entries = _files.entries(path / images.folder, _EXPECTED)
-    folders = _class_folders.splits_among(name for name, is_folder in entries if is_folder)
+    folders = _folders.splits_among(name for name, is_folder in entries if is_folder)
     if not commands:
         commands = [
             command(path, name, "--images", os.path.join(images.folder, name),

@@ -17,7 +17,7 @@ from typing import Any
 
 from packio.errors import DecodeError, IntegrityError, ReadError, SourceError
 from packio.sample.record import Field, Record, image_record
-from packio.sources import Context, Listing, Source, _class_folders, _files, command
+from packio.sources import Context, Listing, Source, _files, _folders, command
 from packio.sources._rows import ListedRows, each
 from packio.storage import stores, urls
 from packio.storage.store import Facts
@@ -46,13 +46,11 @@ class RemoteFolder(Source):
         def command_of(name: str) -> str:
             return command(f"{url}/{name}", name)
 
-        names = _class_folders.find_classes(f"{url}/", folders, context, command_of)
+        names = _folders.find_classes(f"{url}/", folders, context, command_of)
         if not any(b"/" in key for key in images):
             what = f"{len(found)} objects, no images in class folders" if found else "nothing there"
-            raise SourceError(
-                f"{url}/: {what}; expected {_class_folders.LAYOUT}; {_files.EXPECTED}"
-            )
-        keys, labels = _class_folders.in_order(images, names)
+            raise SourceError(f"{url}/: {what}; expected {_folders.LAYOUT}; {_files.EXPECTED}")
+        keys, labels = _folders.in_order(images, names)
         objects = [found[os.fsdecode(key)] for key in keys]
         sizes = [None if facts.size < 0 else facts.size for facts in objects]
         versions = "".join(f"{facts.version}\n" for facts in objects).encode()
@@ -63,7 +61,7 @@ class RemoteFolder(Source):
             open=functools.partial(each, _read, url),
         )  # fmt: skip
         beside = [key for key in images if b"/" not in key]
-        _class_folders.warn_of_folders(str(url), result, folders, beside, context, command_of)
+        _folders.warn_of_folders(str(url), result, folders, beside, context, command_of)
         _files.tell_others(result)
         return result
 

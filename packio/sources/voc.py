@@ -28,7 +28,7 @@ import numpy as np
 
 from packio.errors import DecodeError, OptionError, SourceError
 from packio.sample.record import Frame
-from packio.sources import Context, Listing, Source, _class_folders, _files, check_choice, command
+from packio.sources import Context, Listing, Source, _files, _folders, check_choice, command
 from packio.sources._detections import OPTIONS, Objects, listing_of, objects_of, small_file
 
 _OPTIONS = {
@@ -55,7 +55,7 @@ class Voc(Source):
     def recognise(self, path: Path) -> bool:
         if not _files.is_plain_folder(path) or _has_masks(path):
             return False
-        splits = [name for name in _names(path) if _class_folders.splits_among([name])]
+        splits = [name for name in _names(path) if _folders.splits_among([name])]
         tried = [path, *(path / name for name in (*_XML, *splits))]
         return any(map(_has_annotation, tried)) or bool(_inner(path))
 

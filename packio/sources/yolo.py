@@ -33,7 +33,7 @@ import numpy as np
 from packio import registry
 from packio.errors import DecodeError, PackioError, SourceError
 from packio.sample.record import Frame
-from packio.sources import Context, Listing, Source, _class_folders, _files, counted
+from packio.sources import Context, Listing, Source, _files, _folders, counted
 from packio.sources._detections import OPTIONS, Objects, listing_of, objects_of, small_file
 
 _EXPECTED = "a data.yaml, or a folder with images/ and labels/"
@@ -64,7 +64,7 @@ class Yolo(Source):
         if not _files.is_plain_folder(path):
             return path.suffix.lower() in _SUFFIXES and _is_config(path)
         try:
-            folders = [path / n for n in os.listdir(path) if _class_folders.splits_among([n])]
+            folders = [path / n for n in os.listdir(path) if _folders.splits_among([n])]
             labels = [f / "labels" for f in (path, *folders) if (f / "images").is_dir()]
             if any(map(_holds_boxes, labels)) or _configs(path):
                 return True

@@ -22,7 +22,7 @@ import packio
 from packio import errors
 from packio.formats import Reading, hdf5
 from packio.formats.blobs import ranges
-from packio.formats.hdf5 import foreign, variable
+from packio.formats.hdf5 import datasets, foreign
 
 h5py: Any = pytest.importorskip("h5py")
 
@@ -191,7 +191,7 @@ def test_where_h5py_finds_other_bytes_it_reads_them(tmp_path: Path) -> None:
 
 # Heaps made here, from the specification
 
-_SIZES = variable.Sizes(8, 8, 0)
+_SIZES = datasets.Sizes(8, 8, 0)
 
 
 def _object(number: int, value: bytes, size: int | None = None) -> bytes:
@@ -207,7 +207,7 @@ def _collection(*objects: bytes, size: int | None = None, start: bytes = b"GCOL\
 def _found(path: Path, content: bytes, *references: tuple[int, int, int]) -> list[bytes]:
     path.write_bytes(content)
     with ranges.opened(path, 4096) as file:
-        offsets, lengths = variable.find_values(
+        offsets, lengths = datasets.find_values(
             file, np.array([*references], _SIZES.reference), _SIZES
         )
     return [content[o : o + n] for o, n in zip(offsets.tolist(), lengths.tolist(), strict=True)]

@@ -33,7 +33,7 @@ from packio import registry
 from packio.errors import PackioError
 from packio.formats import Reading
 from packio.formats.blobs import ranges
-from packio.formats.hdf5 import variable
+from packio.formats.hdf5 import datasets
 from packio.formats.lmdb import values as lmdb_values
 from packio.formats.wire import Malformed, pickles, protobuf
 from packio.images import encodings, png
@@ -228,7 +228,7 @@ _metadata_target("n5", _n5)
 _metadata_target("zarr", _zarr)
 
 
-_SIZES_OF_HDF5 = variable.Sizes(8, 8, 0)
+_SIZES_OF_HDF5 = datasets.Sizes(8, 8, 0)
 _REFERENCES = 6
 
 
@@ -259,7 +259,7 @@ def _heap(data: bytes) -> None:
     content = data[: _REFERENCES * 16].ljust(_REFERENCES * 16, b"\0")
     references = np.frombuffer(content, _SIZES_OF_HDF5.reference)
     with ranges.opened(path, 4096) as file:
-        offsets, lengths = variable.find_values(file, references, _SIZES_OF_HDF5)
+        offsets, lengths = datasets.find_values(file, references, _SIZES_OF_HDF5)
     assert ((offsets >= 0) & (offsets + lengths <= len(data))).all()
 
 

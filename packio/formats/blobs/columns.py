@@ -36,6 +36,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -289,6 +290,18 @@ def records(
         boxes, box_columns = _boxes(others, i)
         key = b"%08d" % i if key is None else key
         yield Record(key, fields, of, None, boxes, box_columns, meta)
+
+
+def find_in_file(
+    path: Path, header: Header, arrays: Mapping[str, np.ndarray],
+    blobs: Mapping[str, tuple[int, int]], pixels: tuple[Sequence[int], str] | None,
+) -> tuple[ShardColumns, Iterator[Record[Place]]]:  # fmt: skip
+    """Find the samples of a file that packio wrote, whose blobs lie at (offset, size), in bytes."""
+    sizes = {name: size for name, (_, size) in blobs.items()}
+    columns = columns_of(arrays, sizes, header, path, pixels)
+    return columns, records(columns, (path.name,), {
+        name: values.ranges(blobs.get(name, (0, 0))[0]) for name, values in columns.values.items()
+    })  # fmt: skip
 
 
 def _boxes(

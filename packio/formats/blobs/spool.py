@@ -12,18 +12,19 @@ import errno
 import math
 import os
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from packio.errors import CannotCreateError, OutputError
 from packio.formats import Written
-from packio.formats.blobs.columns import BlobValues, Header, ShardColumns
+from packio.formats.blobs.columns import BlobValues, Header, ShardColumns, prefix
 from packio.index.indexfile import crc32c
 from packio.sample.record import IMAGE, MASK, Field, Record
 from packio.system.files import read_at, room_beside
+from packio.system.pools import ThreadPool
 
 _CHUNK = 8 << 20  # bytes copied, or read back, at a time
 _TO_COPY_BY_HAND = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM}
@@ -76,6 +77,49 @@ class Writer:
 
     def _write(self) -> Written:
         raise NotImplementedError
+
+
+class FileWriter(Writer):
+    """Write records into one new file, with the values of each field in one blob."""
+
+    container: ClassVar[str]  # name of the format
+
+    def __init__(self, path: Path, classes: Sequence[str]) -> None:
+        if path.exists():
+            raise CannotCreateError(f"{path}: cannot be created: it exists")
+        super().__init__(path, classes)
+
+    def fill(
+        self, file: IO[bytes], blobs: Mapping[str, Blob], arrays: Mapping[str, np.ndarray],
+        pixels: Pixels | None, text: str,
+    ) -> Mapping[str, int]:  # fmt: skip
+        """Write the file; return where each of the blobs begins in it, in bytes.
+
+        Blobs have the names of their arrays: ``data``, and ``<name>_data`` of each other field.
+        """
+        raise NotImplementedError
+
+    def _write(self) -> Written:
+        path, pixels = self._path, self._spool.pixels()
+        columns, header = self._spool.finish()
+        arrays = columns.arrays(lengths=False)
+        if pixels is not None:
+            del arrays["offsets"]
+        blobs = {name: self._spool.blobs[name] for name in columns.values}
+        text = header.text(self.container, self._classes)
+        with path.open("xb+", 1 << 20) as file:
+            named = {f"{prefix(name)}data": blob for name, blob in blobs.items()}
+            begins = self.fill(file, named, arrays, pixels, text)
+            file.flush()
+            begin = {name: begins[f"{prefix(name)}data"] for name in blobs}
+            with ThreadPool(1, "packio-sync") as pool:
+                synced = pool.submit(os.fsync, file.fileno())
+                for name, blob in blobs.items():
+                    offsets = columns.values[name].offsets[:-1] + begin[name]
+                    blob.check(file.fileno(), offsets, where=path)
+                synced.result()
+        places = {name: values.ranges(begin[name]) for name, values in columns.values.items()}
+        return Written((path.name,), places, (), pixels.info if pixels is not None else {})
 
 
 class BlobSpool:

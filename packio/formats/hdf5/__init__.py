@@ -18,7 +18,7 @@ h5py makes the file's metadata in memory. packio then writes the blobs itself, w
 calls: a full disk is an error of packio's, while HDF5 would crash the process.
 
 Files of others are read too. An image that is a range of bytes is read as such; so are values of
-variable length, which `packio.formats.hdf5.variable` finds. h5py reads all other images
+variable length, which `packio.formats.hdf5.datasets` finds. h5py reads all other images
 (compressed, cut across the images), in a process of its own, as a damaged file can crash HDF5.
 
 Source: HDF5 File Format Specification, version 3.0,
@@ -38,9 +38,9 @@ import numpy as np
 from packio import registry
 from packio.errors import IntegrityError, NotAPackError
 from packio.formats import Caps, Format, Reading
-from packio.formats.blobs import one_file
+from packio.formats.blobs import spool
 from packio.formats.blobs.by_library import FoundSamples, ReaderApart
-from packio.formats.blobs.columns import prefix, read_header
+from packio.formats.blobs.columns import find_in_file, prefix, read_header
 from packio.formats.blobs.spool import Blob, Pixels
 from packio.formats.hdf5 import foreign
 from packio.formats.hdf5.datasets import h5py_errors, open_file, opened, place, slices
@@ -85,7 +85,7 @@ class Hdf5(Format):
         return ReaderApart(path, reading, f"{__name__}:{find.__name__}")
 
 
-class Writer(one_file.Writer):
+class Writer(spool.FileWriter):
     container: ClassVar[str] = "hdf5"
 
     def __init__(self, h5py: Any, path: Path, classes: Sequence[str]) -> None:
@@ -188,7 +188,7 @@ def _own(file: Any, path: Path) -> FoundSamples:
     pixels = None
     if IMAGE in blobs and len(file["data"].shape or ()) > 1:
         pixels = file["data"].shape, str(file["data"].dtype)
-    columns, found = one_file.find(path, header, arrays, blobs, pixels)
+    columns, found = find_in_file(path, header, arrays, blobs, pixels)
     if pixels is None:
         return FoundSamples(len(columns), found, slices(file["data"], columns.values[IMAGE]))
     return FoundSamples(len(columns), found, lambda number: file["data"][number].tobytes())

@@ -22,8 +22,15 @@ from packio.errors import NotAPackError, OptionError
 from packio.formats import Reading
 from packio.formats.blobs import pixels, ranges
 from packio.formats.blobs.by_library import FoundSamples, RowCache
-from packio.formats.hdf5 import variable
-from packio.formats.hdf5.datasets import bytes_of, chunk_offsets, datasets, described, place, slices
+from packio.formats.hdf5.datasets import (
+    bytes_of,
+    chunk_offsets,
+    datasets,
+    described,
+    place,
+    slices,
+    value_ranges,
+)
 from packio.sample.record import Place, Record
 
 
@@ -142,7 +149,7 @@ def _encoded(dataset: Any, path: Path) -> tuple[Iterator[Record[Place]], Callabl
 
 def _compared(dataset: Any, path: Path, read: Callable[[int], bytes]) -> Iterator[Record[Place]]:
     """Images of variable length: where they lie, if h5py finds the same bytes there."""
-    places = variable.places(dataset, path)
+    places = value_ranges(dataset, path)
     with ranges.opened(path, window=0) as file:
         for number in range(len(dataset)):
             offset, length = (-1, 0) if places is None else (a.item(number) for a in places)

@@ -37,9 +37,9 @@ import numpy as np
 
 from packio.errors import IntegrityError
 from packio.formats import Caps, Format, Reading
-from packio.formats.blobs import one_file
+from packio.formats.blobs import spool
 from packio.formats.blobs.by_library import FoundSamples, Reader
-from packio.formats.blobs.columns import prefix, read_header
+from packio.formats.blobs.columns import find_in_file, prefix, read_header
 from packio.formats.blobs.spool import Blob, Pixels
 from packio.formats.pth import foreign
 from packio.formats.pth.archive import Tensor, TorchFile, members, opened
@@ -85,7 +85,7 @@ class Pth(Format):
         return Reader(path, reading, find, survives_fork=True)
 
 
-class Writer(one_file.Writer):
+class Writer(spool.FileWriter):
     container: ClassVar[str] = "pth"
 
     def fill(
@@ -185,7 +185,7 @@ def _own(value: Mapping[str, Any], archive: TorchFile, path: Path) -> Iterator[R
     pixels = None
     if data is not None and data.ndim > 1:
         pixels = data.shape, str(archive.pixels(data, blob_names[IMAGE]))
-    return one_file.find(path, header, arrays, blobs, pixels)[1]
+    return find_in_file(path, header, arrays, blobs, pixels)[1]
 
 
 FORMAT = Pth()

@@ -26,67 +26,43 @@ from packio.sample.record import Field, Place, Record
 
 @dataclasses.dataclass(frozen=True)
 class Caps:
-    """What a format is and can do.
+    """What a format is and can do."""
 
-    Attributes:
-        suffixes: Endings of its file names, the preferred one first, as ``(".lmdb",)``.
-        is_directory: Whether one shard is a directory.
-        package: Importable name of the package that writes it; None: packio alone does.
-        extra: packio's extra that installs the package; None: a core dependency.
-        writes: Whether packio can write it.
-        dies_of_damage: Whether its library crashes on some damaged files. A container without an
-            index is then scanned in a process of its own.
-        whole_files: Whether a sample is a whole file named by its key, as in a folder; the index
-            then has no table of files.
-        reads_by_library: Whether `Format.reader` reads what is no range of bytes.
-        keeps: What a container of this format holds beside the fields, of "key", "label", "meta"
-            and "boxes": the rest is in the index alone.
-        options: What `Format.writer` takes by keyword, as text: name → one line of help.
-        spooled: Whether the writer puts all samples aside in a temporary file first, and so needs
-            room for them twice.
-        at_urls: Whether `Format.scan` opens its path by `packio.formats.blobs.ranges.opened` alone,
-            and so takes the URL of an object that is open.
-        fields_apart: Whether the values of a named field are a container of their own, which holds
-            them as another holds images. `Format.scan` then finds those that were added later, too.
-        leaves: Names of files that other programs leave in a directory of this format when they
-            read it, as locks. They hold nothing.
-    """
-
-    suffixes: tuple[str, ...]
-    is_directory: bool = False
-    package: str | None = None
-    extra: str | None = None
-    writes: bool = True
+    suffixes: tuple[str, ...]  # endings of its file names, the preferred one first
+    is_directory: bool = False  # one shard is a directory
+    package: str | None = None  # importable name of what writes it; None: packio alone does
+    extra: str | None = None  # packio's extra that installs the package; None: a core dependency
+    writes: bool = True  # packio can write it
+    # Its library crashes on some damaged files: without an index, a process of its own scans them.
     dies_of_damage: bool = False
+    # A sample is a whole file named by its key, as in a folder: the index has no table of files.
     whole_files: bool = False
-    reads_by_library: bool = False
-    keeps: frozenset[str] = frozenset()
+    reads_by_library: bool = False  # `Format.reader` reads what is no range of bytes
+    # What a container holds beside the fields; the rest is in the index alone.
+    keeps: frozenset[str] = frozenset()  # of "key", "label", "meta" and "boxes"
+    # What `Format.writer` takes by keyword, as text: name → one line of help.
     options: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    # The writer puts all samples aside in a temporary file first, and needs room for them twice.
     spooled: bool = False
+    # `scan` opens its path by `packio.formats.blobs.ranges.opened` alone: it takes an open URL.
     at_urls: bool = False
+    # The values of a named field are a container of their own, which holds them as another holds
+    # images. `Format.scan` then finds those that were added later, too.
     fields_apart: bool = False
-    leaves: tuple[str, ...] = ()
+    leaves: tuple[str, ...] = ()  # files without content that readers leave in it, as locks
 
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """How to take what a foreign container says; None: find out.
+    """How to take what a foreign container says; None: find out."""
 
-    Attributes:
-        label_offset: Added to labels that are ints.
-        trust_plain_pickle: Read values that are pickles of plain data; nothing in them is run.
-        image, label: Names within the container of images and labels; label "" takes none. Where a
-            record has metadata, the label is the member of this name.
-        layout: Order of pixels: "HWC" or "CHW", "RGB" or "BGR", or one of each with a comma.
-        database: Name of a database within an LMDB; "": the one without a name.
-    """
-
-    label_offset: int = 0
-    trust_plain_pickle: bool = False
+    label_offset: int = 0  # added to labels that are ints
+    trust_plain_pickle: bool = False  # read pickles of plain data; nothing in them is run
+    # Names within the container. Where a record has metadata, the label is a member of these.
     image: str | None = None
-    label: str | None = None
-    layout: str | None = None
-    database: str | None = None
+    label: str | None = None  # "": take none
+    layout: str | None = None  # of pixels: "HWC" or "CHW", "RGB" or "BGR", or as "HWC,BGR"
+    database: str | None = None  # within an LMDB; "": the one without a name
 
     def names(self) -> dict[str, str]:
         """The names and the order of pixels that the user gave."""
@@ -95,16 +71,7 @@ class Reading:
 
 
 def check_reading(path: Path, reading: Reading, *takes: str) -> None:
-    """Refuse names and orders of pixels for which a format has no use.
-
-    Args:
-        path: The container.
-        reading: What the user gave.
-        takes: Attributes of `Reading` that the format uses.
-
-    Raises:
-        OptionError: the user gave an attribute that the format does not use.
-    """
+    """Refuse names and orders of pixels that the user gave, but those that a format `takes`."""
     for name, value in reading.names().items():
         if name not in takes and (name, value) != ("label", ""):  # "": no labels
             raise OptionError(
@@ -143,11 +110,7 @@ class Reader(Protocol):
 
 
 class Format(Protocol):
-    """What a module in this folder provides, as ``FORMAT``. Subclass it: the rest has defaults.
-
-    Attributes:
-        caps: What the format is and can do.
-    """
+    """What a module in this folder provides, as ``FORMAT``. Subclass it: the rest has defaults."""
 
     caps: Caps
 
@@ -255,11 +218,7 @@ class Written(NamedTuple):
 
 
 class Places:
-    """Where the values of one field lie, while a writer writes them.
-
-    Args:
-        file: Number of the file, among the files of the shard.
-    """
+    """Where the values of one field lie in one file of a shard, while a writer writes them."""
 
     def __init__(self, file: int = 0) -> None:
         self._file = file
@@ -293,12 +252,8 @@ def added_shard(form: Format, shard: str, name: str, kind: str) -> str:
     """Name of the container that holds a field that was added to the samples of a shard later.
 
     It lies beside a shard that is a file, as ``train-00000.latent.array.tar`` beside
-    ``train-00000.tar``, and within a shard that is a folder, as ``train.lmdb/latent.array``.
-
-    Args:
-        form: Format of the pack.
-        shard: Name of the shard, relative to the pack's index; "." if the pack is the shard.
-        name, kind: Of the field.
+    ``train-00000.tar``, and within a shard that is a folder, as ``train.lmdb/latent.array``. Names
+    of shards are relative to the pack's index; "." if the pack is the shard.
     """
     is_mask = form.caps.fields_apart and (name, kind) == ("mask", "mask")
     added = "mask" if is_mask else f"{name}.{kind}"
@@ -312,12 +267,7 @@ def added_shard(form: Format, shard: str, name: str, kind: str) -> str:
 
 
 def is_added_shard(shard: str, names: Container[str]) -> bool:
-    """Tell whether a file holds a field that was added to the samples of another file.
-
-    Args:
-        shard: Name of the file.
-        names: Names of all containers beside it.
-    """
+    """Tell whether a file holds a field that was added to another of the files beside it."""
     stem, _, suffix = shard.rpartition(".")
     stem, _, kind = stem.rpartition(".")
     stem, _, name = stem.rpartition(".")

@@ -50,24 +50,15 @@ L = TypeVar("L", bound="Listing")
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What the user says beside the path or the object to list.
+    """What the user says beside the path or the object to list."""
 
-    Attributes:
-        classes: Names that give the labels; None takes the names that the source finds.
-        allow_empty: Whether classes without images are accepted, with a warning.
-        scratch: Folder with room for temporary files; None takes the system's (``TMPDIR``).
-        found: Called with the number of files found since the last call, during a long listing.
-        fields: Named fields that the user asks for: name → (column, suffix or folder that the
-            field comes from, its kind or None).
-        options: Values of the options that the source declares in `Source.options`.
-    """
-
-    classes: Sequence[str] | None = None
-    allow_empty: bool = False
-    scratch: str | os.PathLike[str] | None = None
+    classes: Sequence[str] | None = None  # names of the labels; None: those that the source finds
+    allow_empty: bool = False  # classes without images are accepted, with a warning
+    scratch: str | os.PathLike[str] | None = None  # folder with room; None: the system's (TMPDIR)
+    # Called with the number of files found since the last call, during a long listing.
     found: Callable[[int], None] = lambda _: None
-    fields: FieldOrigins = dataclasses.field(default_factory=dict)
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    fields: FieldOrigins = dataclasses.field(default_factory=dict)  # that the user asks for
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of `Source.options`
 
     def option(self, name: str, default: Any = None) -> Any:
         """Value of an option, or the default if the user did not give it."""
@@ -93,45 +84,30 @@ class Rows(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Listing:
-    """The samples of a source, in order.
+    """The samples of a source, in order."""
 
-    Attributes:
-        kind: Name of the source.
-        root: Folder of the files that `files` or the keys name; None if the samples are no files.
-        keys: Relative paths as raw bytes, each once.
-        sizes: Bytes of each sample; -1 if unknown.
-        labels: Positions in `classes`, or (N, k) float32 or int64 vectors, or None.
-        classes: Names of the labels.
-        unlisted: (key, reason) of files and folders that cannot be packed, such as a folder that
-            may not be read.
-        dropped: (key, reason) of samples left out on purpose, as duplicates.
-        hidden: Paths of hidden files, and with a slash at their end of folders, that are left out.
-        others: Ending of file names → number of files with this ending that are not taken.
-        warnings: Lines that the user should read.
-        splits: Positions in `split_names`; None if the samples belong to no splits.
-        split_names: As "train", "val".
-        files: Paths below `root` of the files that each sample is read from; None: its key.
-        rows: What `open` needs to read each sample; None: its key is enough.
-        open: Makes a context from some of `rows`, in which these samples can be read by position.
-            None reads files below `root`. Several processes write shards if `open` and `rows`
-            pickle: `open` should be a `functools.partial` of a module's function.
-    """
-
-    kind: str
+    kind: str  # name of the source
+    # Folder of the files that `files` or the keys name; None if the samples are no files.
     root: str | os.PathLike[str] | None
-    keys: list[bytes] = dataclasses.field(default_factory=list)
-    sizes: list[int] = dataclasses.field(default_factory=list)
-    labels: list[int] | np.ndarray | None = None
+    keys: list[bytes] = dataclasses.field(default_factory=list)  # relative paths, each once
+    sizes: list[int] = dataclasses.field(default_factory=list)  # bytes of each sample; -1: unknown
+    labels: list[int] | np.ndarray | None = None  # in `classes`; or (N, k) float32 or int64
     classes: list[str] = dataclasses.field(default_factory=list)
+    # (key, reason) of files and folders that cannot be packed, as a folder that may not be read.
     unlisted: list[tuple[bytes, str]] = dataclasses.field(default_factory=list)
+    # (key, reason) of samples left out on purpose, as duplicates.
     dropped: list[tuple[bytes, str]] = dataclasses.field(default_factory=list)
-    hidden: set[str] = dataclasses.field(default_factory=set)
-    others: Counter[str] = dataclasses.field(default_factory=Counter)
-    warnings: list[str] = dataclasses.field(default_factory=list)
-    splits: Sequence[int] | np.ndarray | None = None
-    split_names: list[str] = dataclasses.field(default_factory=list)
+    hidden: set[str] = dataclasses.field(default_factory=set)  # left out; folders end in a slash
+    others: Counter[str] = dataclasses.field(default_factory=Counter)  # endings not taken → files
+    warnings: list[str] = dataclasses.field(default_factory=list)  # lines for the user
+    splits: Sequence[int] | np.ndarray | None = None  # positions in `split_names`
+    split_names: list[str] = dataclasses.field(default_factory=list)  # as "train", "val"
+    # Paths below `root` of the files that each sample is read from; None: its key.
     files: Sequence[Sequence[bytes]] | None = None
-    rows: Rows | None = None
+    rows: Rows | None = None  # what `open` needs to read each sample; None: its key is enough
+    # Makes a context from some of `rows`, in which these samples can be read by position. None
+    # reads files below `root`. Several processes write shards if `open` and `rows` pickle: `open`
+    # should be a `functools.partial` of a module's function.
     open: Callable[[Any], AbstractContextManager[ReadRecord]] | None = None
 
     @property
@@ -181,9 +157,7 @@ class Listing:
         """The listing, whose records a function changes when they are read.
 
         Samples that are files below `root` stay as they are: their records are an image, no more.
-
-        Args:
-            change: Pickles, as a `functools.partial` of a module's function does.
+        `change` pickles, as a `functools.partial` of a module's function does.
         """
         if self.open is None:
             return self
@@ -222,20 +196,14 @@ class Source(Protocol):
     """A kind of source. A module in this folder ends in ``SOURCE = MySource()``.
 
     A subclass overrides `listing`, and at least one of `recognise` and `accepts`.
-
-    Attributes:
-        priority: Several sources may recognise a path; the source with the least priority gets it.
-        package: Importable name of the package that the source needs; None if it needs none.
-        options: Name of each option of the source → one line of help. The command line offers an
-            option as ``--name`` and passes text, or True if the help is a `Flag`. The source checks
-            the values.
-        takes_fields: Whether the source gives the named fields that `Context.fields` asks for.
     """
 
-    priority: float = 0
-    package: str | None = None
+    priority: float = 0  # of several that recognise a path, the source with the least gets it
+    package: str | None = None  # importable name of what the source needs
+    # Name of each option → one line of help. The command line offers an option as ``--name`` and
+    # passes text, or True if the help is a `Flag`. The source checks the values.
     options: Mapping[str, str] = _NOTHING
-    takes_fields: bool = False
+    takes_fields: bool = False  # it gives the named fields that `Context.fields` asks for
 
     @property
     def name(self) -> str:
@@ -253,9 +221,7 @@ class Source(Protocol):
     def listing(self, source: Any, context: Context) -> Listing:
         """List all samples in their final order. Nothing is left out silently.
 
-        Args:
-            source: A path that `recognise` recognises, or an object that `accepts` accepts.
-            context: Classes, options and fields that the user gives.
+        `source` is a path that `recognise` recognises, or an object that `accepts` accepts.
 
         Raises:
             SourceError: there is nothing to pack, or the layout makes no sense.

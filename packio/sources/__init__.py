@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import os
 import shlex
 from collections import Counter
@@ -66,20 +67,33 @@ class Context:
         return default if value is None else value
 
 
-class Rows(Protocol):
-    """One row for each sample, with what `Listing.open` needs to read the sample. Rows pickle."""
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """What `Listing.open` needs to read each sample, as columns of equal length. Rows pickle.
 
-    def __len__(self) -> int: ...
+    `version` is a digest of contents that the rows only point to.
+    """
 
-    def __getitem__(self, part: slice, /) -> Rows: ...
+    columns: Mapping[str, Any]
+    version: str = ""
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def __getitem__(self, part: slice) -> Rows:
+        return Rows({n: values[part] for n, values in self.columns.items()}, self.version)
 
     def take(self, positions: Sequence[int]) -> Rows:
-        """The rows at some positions, in the order of the positions."""
-        ...
+        taken = {n: _taken_of(values, positions) for n, values in self.columns.items()}
+        return Rows(taken, self.version)
 
     def digest(self) -> str:
         """Digest of the rows. Rows of other contents have another digest, and so another plan."""
-        ...
+        digest = hashlib.sha256(self.version.encode())
+        for name, values in self.columns.items():
+            digest.update(f"{name}\n".encode())
+            _add_to(digest, values)
+        return digest.hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +146,7 @@ class Listing:
         return dataclasses.replace(self, **taken, **nothing, rows=rows)
 
     def take(self: L, positions: Sequence[int]) -> L:
-        taken = {name: taken_of(values, positions) for name, values in self._columns().items()}
+        taken = {name: _taken_of(values, positions) for name, values in self._columns().items()}
         rows = None if self.rows is None else self.rows.take(positions)
         return dataclasses.replace(self, **taken, rows=rows)
 
@@ -186,7 +200,23 @@ def _changed(
         yield lambda position: change(read(position))
 
 
-def taken_of(values: Any, positions: Sequence[int]) -> Any:
+def _add_to(digest: Any, value: Any) -> None:
+    if isinstance(value, np.ndarray):
+        digest.update(f"{value.dtype.str}{value.shape}".encode())
+        digest.update(np.ascontiguousarray(value).data)
+    elif isinstance(value, (list, tuple)):
+        digest.update(b"%d[" % len(value))
+        for inner in value:
+            _add_to(digest, inner)
+    elif isinstance(value, Mapping):
+        _add_to(digest, list(value.items()))
+    elif isinstance(value, bytes):
+        digest.update(b"%d:%b" % (len(value), value))
+    else:
+        digest.update(f"{value!r};".encode("utf-8", "surrogatepass"))
+
+
+def _taken_of(values: Any, positions: Sequence[int]) -> Any:
     if isinstance(values, np.ndarray):
         return values[np.asarray(positions, np.int64)]
     return [values[i] for i in positions]

@@ -30,8 +30,8 @@ import numpy as np
 
 from packio.errors import DecodeError
 from packio.sample.record import IMAGE, MASK, Facts, Field, Frame, Record
-from packio.sources import FieldOrigins, L, _values
-from packio.sources._rows import ListedRows, each
+from packio.sources import FieldOrigins, L, Rows, _values
+from packio.sources._rows import each
 from packio.sources.tables import columns as tables
 
 _BOX_NAMES = ("boxes", "bboxes", "bbox")
@@ -70,10 +70,10 @@ def attach_records(
     if annotations is not None:
         columns[_ANNOTATIONS] = annotations
     opened = functools.partial(each, _read, root, origins)
-    return dataclasses.replace(listing, files=files, rows=ListedRows(columns), open=opened)
+    return dataclasses.replace(listing, files=files, rows=Rows(columns), open=opened)
 
 
-def _read(root: str, origins: FieldOrigins, rows: ListedRows, position: int) -> Record[Field]:
+def _read(root: str, origins: FieldOrigins, rows: Rows, position: int) -> Record[Field]:
     values = {name: rows.columns[name][position] for name in origins}
     for name, value in values.items():
         if isinstance(value, bytes):

@@ -1,4 +1,4 @@
-"""Rows of a listing as columns of equal length, and the files that samples are read from later.
+"""Files that samples are read from after they are listed, and `Listing.open` of functions.
 
 Packing lists a source first and reads the samples later, perhaps in other processes. A file on disk
 may change meanwhile; that is an error. A scratch file has no name, so the system removes the file
@@ -9,67 +9,23 @@ through this process's folder in ``/proc``; for other machines it gets a name fo
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import hashlib
 import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-import numpy as np
-
 from packio.errors import OutputError, ReadError, SourceError
 from packio.sample.record import Field, Record
-from packio.sources import ReadRecord, taken_of
+from packio.sources import ReadRecord
 from packio.storage import stores, urls
 from packio.storage.urls import Url
 from packio.system.files import more_room
-
-
-@dataclasses.dataclass(frozen=True)
-class ListedRows:
-    """Rows kept as columns; `version` is a digest of contents that they only point to."""
-
-    columns: Mapping[str, Any]
-    version: str = ""
-
-    def __len__(self) -> int:
-        return len(next(iter(self.columns.values())))
-
-    def __getitem__(self, part: slice) -> ListedRows:
-        return ListedRows({n: values[part] for n, values in self.columns.items()}, self.version)
-
-    def take(self, positions: Sequence[int]) -> ListedRows:
-        taken = {n: taken_of(values, positions) for n, values in self.columns.items()}
-        return ListedRows(taken, self.version)
-
-    def digest(self) -> str:
-        digest = hashlib.sha256(self.version.encode())
-        for name, values in self.columns.items():
-            digest.update(f"{name}\n".encode())
-            _add(digest, values)
-        return digest.hexdigest()
-
-
-def _add(digest: Any, value: Any) -> None:
-    if isinstance(value, np.ndarray):
-        digest.update(f"{value.dtype.str}{value.shape}".encode())
-        digest.update(np.ascontiguousarray(value).data)
-    elif isinstance(value, (list, tuple)):
-        digest.update(b"%d[" % len(value))
-        for inner in value:
-            _add(digest, inner)
-    elif isinstance(value, Mapping):
-        _add(digest, list(value.items()))
-    elif isinstance(value, bytes):
-        digest.update(b"%d:%b" % (len(value), value))
-    else:
-        digest.update(f"{value!r};".encode("utf-8", "surrogatepass"))
 
 
 @contextlib.contextmanager

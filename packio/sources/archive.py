@@ -37,8 +37,8 @@ from packio import sources
 from packio.errors import DecodeError, OptionError, SourceError
 from packio.sample import fields
 from packio.sample.record import Field, Frame, Record
-from packio.sources import Context, Listing, Source, _files, _folders, _members, _values
-from packio.sources._rows import ListedRows, each_of
+from packio.sources import Context, Listing, Rows, Source, _files, _folders, _members, _values
+from packio.sources._rows import each_of
 from packio.sources.tables import lines
 
 _OPTIONS = {
@@ -127,7 +127,7 @@ class ArchiveSource(Source):
         rows = {n: np.array(v, np.int64).reshape(-1, 5) for n, v in columns.items()}
         result = dataclasses.replace(
             result, root=path.parent, files=[(os.fsencode(path.name),)] * len(keys), keys=keys,
-            sizes=[extent.size for extent in columns["image"]], rows=ListedRows(rows),
+            sizes=[extent.size for extent in columns["image"]], rows=Rows(rows),
             open=functools.partial(each_of, archive, _read, kinds),
         )  # fmt: skip
         return lines.label_images(result, context)
@@ -303,9 +303,7 @@ def _top(path: Path, folder: str | None, names: list[bytes]) -> bytes:
     return top
 
 
-def _read(
-    descriptor: int, kinds: Mapping[str, str], rows: ListedRows, position: int
-) -> Record[Field]:
+def _read(descriptor: int, kinds: Mapping[str, str], rows: Rows, position: int) -> Record[Field]:
     found: dict[str, Field] = {}
     for name, column in rows.columns.items():
         extent = _members.Extent(*column[position].tolist())

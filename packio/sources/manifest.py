@@ -33,21 +33,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packio.errors import OptionError, SourceError
-from packio.sample.labelling import (
-    Distinct,
-    Labels,
-    check_fits,
-    hashable,
-    is_missing,
-    is_number,
-    labels,
-    number,
-    of_texts,
-)
+from packio.sample import labelling
+from packio.sample.labelling import Distinct, Labels, hashable, is_number
 from packio.sample.record import IMAGE, Field, Record
-from packio.sources import Context, Listing, Source, _files, _folders, _values, command
+from packio.sources import Context, Listing, Rows, Source, _files, _folders, _values, command
 from packio.sources._records import Roles, resolved
-from packio.sources._rows import ListedRows, each_of
+from packio.sources._rows import each_of
 from packio.sources.tables import columns, lines
 
 _OPTIONS = {
@@ -170,7 +161,7 @@ class _RowReader(NamedTuple):
     root: str  # folder of the keys
     files: frozenset[str]  # columns of paths with back-slashes
 
-    def record(self, descriptor: int, rows: ListedRows, position: int) -> Record[Field]:
+    def record(self, descriptor: int, rows: Rows, position: int) -> Record[Field]:
         start, end = rows.columns["span"][position].tolist()
         cells = self.table.cells(os.pread(descriptor, end - start, start))
         for name in self.numbers:
@@ -277,8 +268,8 @@ class _Content:
             if separator:
                 values = [_separated(value, separator, classes or ()) for value in values]
             elif self._table.delimiter:
-                values = of_texts(self._values, self._place, classes)
-            return labels(self._values, values, self._place, classes=classes)
+                values = labelling.of_texts(self._values, self._place, classes)
+            return labelling.labels(self._values, values, self._place, classes=classes)
         known = list(classes if classes is not None else self.label_cols)
         if set(known) != set(self.label_cols):
             raise SourceError(
@@ -362,7 +353,7 @@ class _Content:
         reader = _RowReader(table, numbers, self.path_col, roles, root, odd)
         taken = (sorted(self.used), sorted(numbers), sorted(fields.items()), self._objects)
         spans = np.array(self._spans, np.int64).reshape(-1, 2)
-        rows = ListedRows({"key": result.keys, "span": spans}, f"{table.file.digest()}{taken}")
+        rows = Rows({"key": result.keys, "span": spans}, f"{table.file.digest()}{taken}")
         files = None
         if fields:
             files = _values.files_of({IMAGE: result.keys, **self._cells}, every, folder)
@@ -371,10 +362,10 @@ class _Content:
 
 
 def _label_number(cell: Any, where: str) -> float:
-    found = number(hashable(cell))
+    found = labelling.number(hashable(cell))
     if found is None:
         raise SourceError(f"{where}: {cell!a} as label; expected a number")
-    check_fits(found, f"{where}: the label {cell!a}")
+    labelling.check_fits(found, f"{where}: the label {cell!a}")
     return float(found)
 
 
@@ -395,7 +386,7 @@ def _with_endings(paths: list[str], ending: str | None) -> list[str]:
 
 
 def _separated(value: Any, separator: str, classes: Sequence[str]) -> Any:
-    if not isinstance(value, str) or (value.strip() and is_missing(value, classes)):
+    if not isinstance(value, str) or (value.strip() and labelling.is_missing(value, classes)):
         return value
     if value.strip()[:1] == "[" and value.strip()[-1:] == "]":
         return value  # a list as text, which `labels` reads

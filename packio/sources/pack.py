@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from packio import sources
 from packio.errors import DecodeError, IntegrityError, OptionError, SourceError
 from packio.images import encodings
 from packio.packs import locating, opening
@@ -29,17 +30,8 @@ from packio.sample.labelling import labels_of_meta
 from packio.sample.packed import Sample
 from packio.sample.record import IMAGE, MASK, Facts, Field, Record
 from packio.sample.relabelling import Relabelling, all_classes, check_named
-from packio.sources import (
-    Context,
-    FieldOrigins,
-    Flag,
-    L,
-    Listing,
-    ReadRecord,
-    Source,
-    wanted_fields,
-)
-from packio.sources._rows import ListedRows, each
+from packio.sources import Context, FieldOrigins, Flag, L, Listing, ReadRecord, Rows, Source
+from packio.sources._rows import each
 from packio.sources.tables import columns as tables
 
 _READING = {
@@ -72,7 +64,7 @@ def list_packs(packs: Sequence[Pack], classes: Sequence[str] | None = None) -> P
         unlisted=[pair for p in packs for pair in _left_out(p)],
         warnings=[f"{p.path}: {line}" for p in packs for line in p.metadata.get("remarks", ())],
         splits=splits, split_names=split_names,
-        rows=ListedRows({"position": np.arange(edges[-1])}, digest),
+        rows=Rows({"position": np.arange(edges[-1])}, digest),
         open=Reading(tuple(packs), tuple(moves), edges),
         packs=tuple(packs),
     )  # fmt: skip
@@ -180,7 +172,7 @@ class Reading:
     def __call__(self, rows: Any) -> AbstractContextManager[ReadRecord]:
         return each(self._read, rows)
 
-    def _read(self, rows: ListedRows, position: int) -> Record[Field]:
+    def _read(self, rows: Rows, position: int) -> Record[Field]:
         row = int(rows.columns["position"][position])
         number = bisect.bisect_right(self.edges, row) - 1
         pack, place = self.packs[number], row - self.edges[number]
@@ -274,7 +266,7 @@ def _relabelled(listing: L, pack: Pack, label_col: str, classes: Sequence[str] |
 
 def renamed(listing: L, each: Sequence[Sequence[Sample]], fields: Mapping[str, Any] | None) -> L:
     """The listing of packs, or of sequences of `Sample`, whose fields have other names."""
-    if not (asked := wanted_fields(fields)):
+    if not (asked := sources.wanted_fields(fields)):
         return listing
     _check_fields(dict(pair for samples in each for pair in _kinds(samples)), asked)
     names = {origin: name for name, (origin, _) in asked.items()}
@@ -296,7 +288,7 @@ def _of_samples(samples: Sequence[Sample], classes: list[str]) -> Listing:
     return Listing(
         "pack", None, [record.key for record in records], [len(s.data) for s in samples], labels,
         classes, splits=[names.index(str(s.split)) for s in samples] if names else None,
-        split_names=names, rows=ListedRows({"record": rows}), open=functools.partial(each, _read),
+        split_names=names, rows=Rows({"record": rows}), open=functools.partial(each, _read),
     )  # fmt: skip
 
 
@@ -334,7 +326,7 @@ def _check_fields(kinds: Mapping[str, str], asked: FieldOrigins) -> None:
             raise OptionError(f"field {origin!r} under two names; a field is renamed, not copied")
 
 
-def _read(rows: ListedRows, position: int) -> Record[Field]:
+def _read(rows: Rows, position: int) -> Record[Field]:
     fields, meta, boxes, box_columns = rows.columns["record"][position]
     return Record(b"", fields, boxes=boxes, box_columns=box_columns, meta=meta)
 

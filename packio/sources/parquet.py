@@ -35,9 +35,9 @@ from packio.errors import DecodeError, OptionError, ReadError, SourceError
 from packio.packs import recognising
 from packio.sample.labelling import Distinct, Labels, labels
 from packio.sample.record import IMAGE, MASK, Field, Record
-from packio.sources import Context, FieldOrigins, Listing, Source, _values
+from packio.sources import Context, FieldOrigins, Listing, Rows, Source, _values
 from packio.sources._records import Roles, resolved
-from packio.sources._rows import ListedRows, each
+from packio.sources._rows import each
 from packio.sources.tables import columns as tables
 from packio.sources.tables import parquet_files
 from packio.storage import stores, urls
@@ -103,7 +103,7 @@ class Parquet(Source):
             self.name, folder, _keys(footers, columns), np.concatenate(sizes).tolist(), None, [],
             warnings=([chosen] if None in asked else []) + columns.left_out,
             files=None if folder is None else each_file,
-            rows=ListedRows({"place": np.concatenate(parts)}, digest.hexdigest()),
+            rows=Rows({"place": np.concatenate(parts)}, digest.hexdigest()),
             open=functools.partial(each, _read, reader, columns),
         ).labelled(found)  # fmt: skip
 
@@ -342,7 +342,7 @@ def _keys(footers: list[parquet_files.Footer], columns: _ColumnRoles) -> list[by
 
 
 def _read(
-    reader: parquet_files.ParquetRows, columns: _ColumnRoles, rows: ListedRows, position: int
+    reader: parquet_files.ParquetRows, columns: _ColumnRoles, rows: Rows, position: int
 ) -> Record[Field]:
     file, row = rows.columns["place"][position].tolist()
     found = reader.row(file, row)

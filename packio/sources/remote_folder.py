@@ -17,8 +17,8 @@ from typing import Any
 
 from packio.errors import DecodeError, IntegrityError, ReadError, SourceError
 from packio.sample.record import Field, Record, image_record
-from packio.sources import Context, Listing, Source, _files, _folders, command
-from packio.sources._rows import ListedRows, each
+from packio.sources import Context, Listing, Rows, Source, _files, _folders, command
+from packio.sources._rows import each
 from packio.storage import stores, urls
 from packio.storage.store import Facts
 
@@ -57,7 +57,7 @@ class RemoteFolder(Source):
         result = dataclasses.replace(
             result, keys=keys, sizes=[-1 if size is None else size for size in sizes],
             labels=labels, classes=names,
-            rows=ListedRows({"key": keys, "size": sizes}, hashlib.sha256(versions).hexdigest()),
+            rows=Rows({"key": keys, "size": sizes}, hashlib.sha256(versions).hexdigest()),
             open=functools.partial(each, _read, url),
         )  # fmt: skip
         beside = [key for key in images if b"/" not in key]
@@ -69,7 +69,7 @@ class RemoteFolder(Source):
 SOURCE = RemoteFolder()
 
 
-def _read(url: urls.Url, rows: ListedRows, position: int) -> Record[Field]:
+def _read(url: urls.Url, rows: Rows, position: int) -> Record[Field]:
     """Read an object; the object must be as long as it was when it was listed."""
     key, size = os.fsdecode(rows.columns["key"][position]), rows.columns["size"][position]
     if size is not None and size > _files.MAX_BYTES:

@@ -37,8 +37,8 @@ import numpy as np
 from packio.errors import OptionError, PackioError, ReadError, SourceError
 from packio.sample.labelling import Distinct, Labels, class_names, labels
 from packio.sample.record import Facts, Field, Record
-from packio.sources import Context, Listing, Source, _files, _records, _values
-from packio.sources._rows import ListedRows, ScratchFile, each_of
+from packio.sources import Context, Listing, Rows, Source, _files, _records, _values
+from packio.sources._rows import ScratchFile, each_of
 from packio.sources.tables import columns
 from packio.system.files import check_of_file, read_at
 
@@ -264,7 +264,7 @@ class _ItemsAside:
             )
         ends = np.array(self._ends, np.int64)
         spans = np.stack([ends[:-1], ends[1:]], axis=1)
-        rows = ListedRows({"span": spans}, self._digest.hexdigest())
+        rows = Rows({"span": spans}, self._digest.hexdigest())
         return Listing(
             SOURCE.name, None, self._unique_keys(), self._sizes.tolist(), None, [],
             unlisted=self._bad, warnings=warnings, rows=rows,
@@ -316,7 +316,7 @@ class _ItemsAside:
 
 
 def _read(
-    descriptor: int, as_png: bool, has_meta: bool, order: np.ndarray | None, rows: ListedRows,
+    descriptor: int, as_png: bool, has_meta: bool, order: np.ndarray | None, rows: Rows,
     position: int,
 ) -> Record[Field]:  # fmt: skip
     """Read an item from the scratch file; `order` is the new label of each label of boxes."""

@@ -18,8 +18,7 @@ import packio
 from packio.errors import BadImagesError, DecodeError, OptionError, SourceError
 from packio.images.encodings import read_facts
 from packio.sample.record import Field
-from packio.sources import Listing
-from packio.sources._rows import ListedRows
+from packio.sources import Listing, Rows
 
 pairs = made.Asked("pairs")
 
@@ -52,7 +51,7 @@ def _stems(root: pathlib.Path, *stems: str) -> pathlib.Path:
 
 def _pairs(listing: Listing) -> list[tuple[bytes, bytes]]:
     assert listing.labels is None
-    assert isinstance(listing.rows, ListedRows)
+    assert isinstance(listing.rows, Rows)
     columns = listing.rows.columns
     assert listing.keys == columns["image"]
     return list(zip(columns["image"], columns["mask"], strict=True))

@@ -13,6 +13,7 @@ images as fit.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -20,7 +21,7 @@ import os
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -114,10 +115,6 @@ class ChunkLayout(Protocol):
 
     def stored(self, metadata: dict[str, Any], where: str) -> ForeignArray:
         """The array that metadata describe."""
-
-
-def block_header(shape: tuple[int, ...]) -> bytes:
-    return struct.pack(f">HH{len(shape)}I", 0, len(shape), *reversed(shape))
 
 
 def cut(length: np.ndarray, unit: int = 1) -> tuple[int, list[int], np.ndarray]:
@@ -238,12 +235,10 @@ class Writer(spool.Writer):
         for number, (first, stop) in enumerate(itertools.pairwise(cuts)):
             file_name = f"{name}/{array.block_name(number, *[0] * (len(array.shape) - 1))}"
             self._files.append(file_name)
-            with _BlockFile(self._path / file_name, array, number) as file:
-                blob.copy(
-                    file.descriptor, array.header_bytes, int(starts[first]), int(starts[stop])
-                )
+            with _new_block(self._path / file_name, array, number) as file:
+                blob.copy(file.fileno(), array.header_bytes, int(starts[first]), int(starts[stop]))
                 at = offsets[first:stop] - number * size + array.header_bytes
-                blob.check(file.descriptor, at, first, self._path / file_name)
+                blob.check(file.fileno(), at, first, self._path / file_name)
         ranges = place(array, offsets[:-1], length)
         ranges = ranges._replace(file=ranges.file + np.uint32(first_file))
         return ranges, offsets
@@ -256,7 +251,7 @@ class Writer(spool.Writer):
             part = values[number * rows : (number + 1) * rows].astype(array.dtype)
             file_name = f"{name}/{array.block_name(number, *[0] * (values.ndim - 1))}"
             self._sidecars.append(file_name)
-            with _BlockFile(self._path / file_name, array, number) as file:
+            with _new_block(self._path / file_name, array, number) as file:
                 file.write(part.tobytes())
 
     def _write_json(self, folder: str, metadata: dict[str, Any]) -> None:
@@ -267,36 +262,19 @@ class Writer(spool.Writer):
         self._sidecars.append(name)
 
 
-class _BlockFile:
-    """A new block, one of a row of blocks along the first axis, as long as it will be."""
+@contextlib.contextmanager
+def _new_block(path: Path, array: Array, number: int) -> Iterator[IO[bytes]]:
+    """Create a block, one of a row along the first axis, as long as it will be; write its header.
 
-    def __init__(self, path: Path, array: Array, number: int) -> None:
-        rows = array.block[0]
-        if array.headers:  # N5's last block ends where the array does
-            rows = min(rows, array.shape[0] - number * rows)
-        shape = (rows, *array.block[1:])
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._header = block_header(shape) if array.headers else b""
-        self._file = path.open("x+b", buffering=0)
-        self.descriptor = self._file.fileno()
-        try:
-            size = len(self._header) + math.prod(shape) * array.dtype.itemsize
-            os.truncate(self.descriptor, size)  # what is not written is zeros
-            self.write(self._header, at=0)
-        except OSError:
-            self._file.close()
-            raise
-
-    def __enter__(self) -> _BlockFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def write(self, data: bytes, at: int | None = None) -> None:
-        """Write at a position, by default that of the values."""
-        position = len(self._header) if at is None else at
-        left = memoryview(data)
-        while left:
-            count = os.pwrite(self.descriptor, left, position)
-            left, position = left[count:], position + count
+    What is not written after that is zeros.
+    """
+    rows = array.block[0]
+    if array.headers:  # N5's last block ends where the array does
+        rows = min(rows, array.shape[0] - number * rows)
+    shape = (rows, *array.block[1:])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("x+b") as file:
+        if array.headers:  # of a block in the default mode
+            file.write(struct.pack(f">HH{len(shape)}I", 0, len(shape), *reversed(shape)))
+        file.truncate(array.header_bytes + math.prod(shape) * array.dtype.itemsize)
+        yield file

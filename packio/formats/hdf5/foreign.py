@@ -22,20 +22,12 @@ from packio.errors import NotAPackError, OptionError
 from packio.formats import Reading
 from packio.formats.blobs import pixels, ranges
 from packio.formats.blobs.by_library import FoundSamples, RowCache
-from packio.formats.hdf5.datasets import (
-    bytes_of,
-    chunk_offsets,
-    datasets,
-    described,
-    place,
-    slices,
-    value_ranges,
-)
+from packio.formats.hdf5 import datasets as h5
 from packio.sample.record import Place, Record
 
 
 def found(file: Any, path: Path, reading: Reading) -> FoundSamples:
-    order, there = pixels.order_of(reading.layout), datasets(file, path)
+    order, there = pixels.order_of(reading.layout), h5.datasets(file, path)
     names = _names_of_images(there, reading.image, path)
     name, first = names[0], there[names[0]]
     pixels.refuse_others(there, name[: name.rfind("/") + 1], reading.image, path)
@@ -57,7 +49,7 @@ def _names_of_images(there: Mapping[str, Any], image: str | None, path: Path) ->
         wanted = image.strip("/")
         names = [n for n in there if wanted in ("", n) or n.startswith(f"{wanted}/")]
         if not names:
-            raise pixels.unknown("image", image, map(described, there.values()), path)
+            raise pixels.unknown("image", image, map(h5.described, there.values()), path)
         return names
     blob = [
         n
@@ -65,7 +57,7 @@ def _names_of_images(there: Mapping[str, Any], image: str | None, path: Path) ->
         if n in there and _is_bytes(there[n]) and _beside(there, n, pixels.OFFSETS)
     ]
     many = {
-        n: described(d)
+        n: h5.described(d)
         for n, d in there.items()
         if _holds_many(d) and (d.dtype.kind not in "SV" or n.rpartition("/")[2] in pixels.IMAGES)
     }
@@ -103,25 +95,25 @@ def _labels(
     if not wanted:
         return None
     if wanted not in there:
-        raise pixels.unknown("label", wanted, map(described, there.values()), path)
+        raise pixels.unknown("label", wanted, map(h5.described, there.values()), path)
     dataset, where = there[wanted], f"{path}: {there[wanted].name}"
     pixels.check_labels(dataset.shape, dataset.dtype, count, where)
-    place(dataset, path)  # its claims are true
+    h5.place(dataset, path)  # its claims are true
     return pixels.labels_of(dataset[()], where)
 
 
 def _blob(there: Mapping[str, Any], name: str, path: Path) -> FoundSamples:
     data, offsets = there[name], there[str(_beside(there, name, pixels.OFFSETS))]
-    placed = place(data, path)
-    place(offsets, path)
+    placed = h5.place(data, path)
+    h5.place(offsets, path)
     begin = None if placed is None else placed[0]
-    values, found = pixels.blob_of(offsets[()], begin, bytes_of(data), path, offsets.name)
-    return FoundSamples(len(values.length), found, slices(data, values))
+    values, found = pixels.blob_of(offsets[()], begin, h5.bytes_of(data), path, offsets.name)
+    return FoundSamples(len(values.length), found, h5.slices(data, values))
 
 
 def _array(dataset: Any, order: pixels.Order, path: Path) -> FoundSamples:
     count, where = len(dataset), f"{path}: {dataset.name}"
-    place(dataset, path)  # its claims are true
+    h5.place(dataset, path)  # its claims are true
     if dataset.ndim == 1:
         found, read = _encoded(dataset, path)
         return FoundSamples(count, found, read)
@@ -149,7 +141,7 @@ def _encoded(dataset: Any, path: Path) -> tuple[Iterator[Record[Place]], Callabl
 
 def _compared(dataset: Any, path: Path, read: Callable[[int], bytes]) -> Iterator[Record[Place]]:
     """Images of variable length: where they lie, if h5py finds the same bytes there."""
-    places = value_ranges(dataset, path)
+    places = h5.value_ranges(dataset, path)
     with ranges.opened(path, window=0) as file:
         for number in range(len(dataset)):
             offset, length = (-1, 0) if places is None else (a.item(number) for a in places)
@@ -160,12 +152,12 @@ def _compared(dataset: Any, path: Path, read: Callable[[int], bytes]) -> Iterato
 
 def _positions(dataset: Any, size: int, path: Path) -> Callable[[int], int]:
     """Where the values of a dataset lie, by their numbers; -1: not in one range each."""
-    placed = place(dataset, path)
+    placed = h5.place(dataset, path)
     if not pixels.is_as_stored(dataset.dtype):
         return lambda _: -1
     if placed is not None:
         return lambda number: placed[0] + number * size
-    chunks = chunk_offsets(dataset, path)
+    chunks = h5.chunk_offsets(dataset, path)
     if chunks is None:
         return lambda _: -1
     rows = dataset.chunks[0]
@@ -185,7 +177,7 @@ def _each(there: Mapping[str, Any], order: pixels.Order, path: Path) -> FoundSam
                 "array of images, a blob with offsets, or a dataset for each image; name the "
                 "images with image=…"
             )
-        placed, size = place(dataset, path), bytes_of(dataset)
+        placed, size = h5.place(dataset, path), h5.bytes_of(dataset)
         offset = placed[0] if placed is not None and pixels.is_as_stored(dtype) else -1
         found.append(pixels.image_at(os.fsencode(name), path.name, offset, size, facts))
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from packio.errors import OptionError
+from packio.errors import IntegrityError, OptionError
 from packio.index.building import Ranges as Ranges
 from packio.sample.fields import KINDS
 from packio.sample.record import Field, Place, Record
@@ -78,6 +78,13 @@ def check_reading(path: Path, reading: Reading, *takes: str) -> None:
                 f"{path}: {name}={value!r} is of no use: containers of this format have nothing "
                 "to choose from"
             )
+
+
+def damaged(
+    where: object, what: str, advice: str = "restore or repack the file"
+) -> IntegrityError:  # fmt: skip
+    """An error for a container that contradicts itself."""
+    return IntegrityError(f"{where}: {what}; {advice}")
 
 
 class Writer(Protocol):

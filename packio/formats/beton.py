@@ -26,12 +26,10 @@ An allocation is u64 sample, u64 ptr, u64 size. There is one allocation for each
 sample, in any order. Only the allocation tells the length of a JPEG. Fields of another type (255: a
 type of the user's own) make rows that packio cannot read.
 
-The image is the image field that has a usual name, as ``image``, else the first image field; packio
-ignores other image fields. The label is the int or float field that has a usual name, as ``label``,
-else the first int field, else the first float field. All other
-fields are metadata under their names: bytes as text (surrogate-escaped if not UTF-8), arrays as
-lists. packio ignores a field with a value of more than 64 KiB, and arrays that hold no numbers.
-Samples have no keys.
+The image is the image field of a usual name, else the first one; others are ignored. The label is
+the int or float field of a usual name, else the first int field, else the first float field. All
+other fields are metadata: bytes as text (surrogate-escaped if not UTF-8), arrays as lists. A field
+with a value of more than 64 KiB, and arrays that hold no numbers, are ignored.
 
 Source: https://github.com/libffcv/ffcv, ffcv/types.py, ffcv/fields, ffcv/memory_allocator.py,
 checked against files that FFCV 1.0.2 wrote.
@@ -51,11 +49,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError, OptionError
-from packio.formats import Caps, Format, Reading, check_reading
+from packio.formats import Caps, Format, Reading, check_reading, damaged
 from packio.formats.blobs.ranges import Input, opened
 from packio.images import encodings
 from packio.sample.record import IMAGE, Place, Record
 
+_RESTORE = "restore the file"  # packio does not write this format
 _MOST_META = 1 << 16  # bytes of a value that is metadata
 _IMAGES = ("image", "img", "x")
 _LABELS = ("label", "labels", "class", "y", "target")
@@ -119,20 +118,16 @@ class Dataset:
         count = samples * sum(f.type not in (Type.FLOAT, Type.INT) for f in self.fields)
         expected = self._end + count * _ALLOCATION.itemsize
         if self._begin > self._end or expected != file.size:
-            raise IntegrityError(
-                f"{file.path}: has {file.size} bytes, expected {expected} for {samples} samples; "
-                "restore the file"
-            )
+            claim = f"has {file.size} bytes, expected {expected} for {samples} samples"
+            raise damaged(file.path, claim, _RESTORE)
         self.rows = self._table(row, at, samples, "samples")
         found = self._table(_ALLOCATION, self._end, count, "allocations")
         self._allocations = found[np.lexsort((found["size"], found["ptr"]))]
 
     def _table(self, dtype: np.dtype, at: int, count: int, what: str) -> np.ndarray:
         if count > (self._file.size - at) // dtype.itemsize:
-            raise IntegrityError(
-                f"{self._path}: {self._file.size} bytes have no room for {count} {what} at {at}; "
-                "restore the file"
-            )
+            found = f"{self._file.size} bytes have no room for {count} {what} at {at}"
+            raise damaged(self._path, found, _RESTORE)
         return np.frombuffer(self._file.read(count * dtype.itemsize, at), dtype)
 
     def _field(self, position: int, description: np.void) -> BetonField:
@@ -149,10 +144,8 @@ class Dataset:
             about = _array(description["arguments"].tobytes())
             return BetonField(position, name, Type(number), *about)
         except (ValueError, TypeError, LookupError, RecursionError) as error:
-            raise IntegrityError(
-                f"{self._path}: the description of the field {name!r} makes no sense: {error}; "
-                "restore the file"
-            ) from error
+            what = f"the description of the field {name!r} makes no sense: {error}"
+            raise damaged(self._path, what, _RESTORE) from error
 
     def places(self, field: BetonField) -> tuple[np.ndarray, np.ndarray]:
         """Offset and length of each sample's value: (N,) int64, bytes, within the file."""
@@ -189,10 +182,8 @@ class Dataset:
 
     def _refuse(self, wrong: np.ndarray, field: BetonField, problem: str) -> None:
         if wrong.any():
-            raise IntegrityError(
-                f"{self._path}: sample {int(wrong.argmax())}: the value of {field.name!r} "
-                f"{problem}; restore the file"
-            )
+            where = f"{self._path}: sample {int(wrong.argmax())}"
+            raise damaged(where, f"the value of {field.name!r} {problem}", _RESTORE)
 
 
 def _array(arguments: bytes) -> tuple[np.dtype | None, tuple[int, ...]]:
@@ -287,10 +278,8 @@ def _values(data: Dataset, field: BetonField, file: Input) -> Callable[[int], An
         try:
             return json.loads(raw.partition(b"\0")[0])
         except (ValueError, RecursionError) as error:
-            raise IntegrityError(
-                f"{file.path}: sample {i}: {field.name!r} at {offsets[i]} is no JSON: {error}; "
-                "restore the file"
-            ) from error
+            what = f"sample {i}: {field.name!r} at {offsets[i]} is no JSON: {error}"
+            raise damaged(file.path, what, _RESTORE) from error
 
     return value
 

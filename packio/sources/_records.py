@@ -1,9 +1,7 @@
 """Records made of rows: `record_of` is the only way from values to a record.
 
-A row of a table is a mapping of column names to cells. `Roles` says once for the whole table which
-columns are fields and which are metadata. An item of a Python dataset is an image, a tuple (image,
-label), or a mapping. `item_of` finds the roles of its values by their names and types.
-`attach_records` makes the records of a listing of files.
+`Roles` says for a whole table which columns are fields and which are metadata; `item_of` finds it
+out for each item of a Python dataset; `attach_records` makes the records of a listing of files.
 
 Boxes stay as the source has them, and ``frame`` says where they lie: ``Frame(width, height)`` with
 the size that the annotations give for the image, ``Frame(fractions=True)`` for YOLO's fractions,

@@ -1,22 +1,19 @@
 """A tar or zip archive of images: in class folders as an image folder has them, or flat.
 
 The folder that all images have in common is the top. If there are folders of images below the top,
-they are the classes: keys, labels and order are those of `packio.sources.image_folder` for the
-unpacked archive. If there are none, or a list of labels is given, images are sorted by path as in
-`packio.sources.flat_folder`. Tar archives in an uncompressed tar archive are taken as folders of
-their names, as ImageNet's ``ILSVRC2012_img_train.tar`` has them.
+they are the classes, as in `packio.sources.image_folder`. If there are none, or a list of labels is
+given, images are sorted by path as in `packio.sources.flat_folder`. Tar archives in an uncompressed
+tar archive are folders of their names, as in ImageNet's ``ILSVRC2012_img_train.tar``.
 
 Members beside an image with the same stem are named fields: ``1.txt`` is the text ``txt`` of
 ``1.jpg``, ``1.npy`` is the array ``npy``, and ``1.depth.png``, ``1.caption.txt`` and
 ``1.latent.npy`` are ``depth``, ``caption`` and ``latent``; ``1.mask.png`` is the mask. A field that
 the user asks for names the ending, as ``txt`` or ``depth.png``.
 
-Samples are read from the archive; no member is unpacked into a folder. A compressed tar archive can
-only be read from its beginning. packio unpacks it once, into a file without a name in the scratch
-folder. If several members have one name, the last member counts.
-
-A tar archive in which images have labels or metadata beside them (``1.jpg``, ``1.cls``) is a
-WebDataset, a container that `packio.open` reads. This source does not take it.
+No member is unpacked into a folder. A compressed tar archive, which can only be read from its
+beginning, is unpacked once, into a file without a name. If several members have one name, the last
+one counts. A tar archive in which images have labels or metadata beside them
+(``1.jpg``, ``1.cls``) is a WebDataset, a container that `packio.open` reads, and not taken here.
 """
 
 from __future__ import annotations

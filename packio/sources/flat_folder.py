@@ -2,10 +2,8 @@
 
 All images below the folder, at any depth, are samples. They are sorted by path, bytewise as
 ``LC_ALL=C sort`` does. A folder is recognised if it has images and only hidden folders. For a
-deeper tree, the user names this source. `packio.sources._folders` says how named fields come from
-files beside the images.
-
-`packio.sources.tables.lines` says how a list of labels is read.
+deeper tree, the user names this source. Named fields come from files beside the images:
+`packio.sources._folders`; a list of labels is read as `packio.sources.tables.lines` says.
 """
 
 from __future__ import annotations

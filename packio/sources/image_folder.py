@@ -4,8 +4,7 @@ Classes are the folders at the top, sorted by name. Samples are all files below 
 whose names end as images' do, at any depth; the option ``endings`` adds further endings. Symbolic
 links are followed. Samples are ordered by class, folder and name. Two paths that lead to the same
 file are two samples. Unlike torchvision, packio does not follow a link from a folder to itself or
-to a folder above it. `packio.sources._folders` says how named fields come from files beside the
-images.
+to a folder above it. Named fields come from files beside the images: `packio.sources._folders`.
 
 Source: torchvision 0.28, ``torchvision.datasets.folder`` (``find_classes``, ``make_dataset``,
 ``IMG_EXTENSIONS``).

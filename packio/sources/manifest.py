@@ -6,9 +6,8 @@ the root. All other columns become metadata, a JSON object. A column becomes num
 blank or a number as JSON writes numbers; a blank cell is null. Any other column becomes text, such
 as a column with ``007``.
 
-An empty cell of a field of kind ``text`` is an empty text. An empty cell of a field of another kind
-is missing: the sample does not have the field. A field without a kind has the kind that the first
-cell with text says: ``depth/1.png`` is a file.
+An empty cell is an empty text if the field is of kind ``text``, else the sample lacks the field. A
+field without a kind has the kind that the first cell with text says: ``depth/1.png`` is a file.
 
 The first line of a CSV names the columns, unless a cell of it is the path of an image. Then the
 columns are called ``0``, ``1``, …; in a list of two columns the column without paths has the

@@ -6,11 +6,9 @@ folder. Keys are the images' paths, sorted bytewise unless a list orders them. A
 a stem, as Pascal VOC's lists have; or the paths of an image and its mask, relative to the source,
 with white space or a tab between them.
 
-The folders of Pascal VOC, of Cityscapes, and ``images`` beside ``masks``, ``labels`` or
-``annotations`` are recognised if both have images. Two folders of which one seems to hold the masks
-of the other are recognised, too, so that these are not packed as two classes: listing them names
-the options. A named field comes from a folder in the source, as ``depth``, or from a suffix beside
-the images, as ``_depth.png``.
+Two folders of which one seems to hold the masks of the other are recognised, too, so that these are
+not packed as two classes: listing them names the options. A named field comes from a folder in the
+source, as ``depth``, or from a suffix beside the images, as ``_depth.png``.
 
 Source: Pascal VOC 2012 development kit, section 4.2; cityscapesScripts, README.
 """

@@ -6,11 +6,10 @@ Names of classes come from ``classes``, or ``features``; labels of boxes are pos
 If there are ``classes``, lists of numbers have one number for each class in all labels, as
 ``[0, 1, 0]`` of three classes, or else positions, as ``[1]``.
 
-Each item is read once, in order, in one thread, and put into a temporary file. So the dataset need
-not be safe in threads, and need not give the same item twice. Bytes of an image, or its file, are
-stored unchanged. Pixels are stored raw if all items of the dataset are pixels of the same size and
-type, else as PNG; pixels that PNG cannot hold, such as float32, are always raw. An `ImageFolder` of
-torchvision without transforms, or a subset of it, is packed from its files.
+Each item is read once, in order, in one thread, and put into a temporary file: the dataset need not
+be safe in threads, nor give the same item twice. Encoded images are stored unchanged. Pixels are
+stored raw if all items are pixels of the same size and type, else as PNG where PNG can hold them.
+An `ImageFolder` of torchvision without transforms, or a subset of it, is packed from its files.
 
 On the command line a dataset is ``module:object``, as ``mydata:train``; a function or a class is
 called without arguments. The current folder is searched for the module, too.

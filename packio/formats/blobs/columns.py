@@ -42,8 +42,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from packio.errors import IntegrityError, NotAPackError, VersionError
-from packio.formats import Ranges
+from packio.errors import NotAPackError, VersionError
+from packio.formats import Ranges, damaged
 from packio.images.encodings import DTYPES, raw_facts
 from packio.sample.fields import KINDS
 from packio.sample.record import IMAGE, MASK, Facts, Place, Record
@@ -265,10 +265,6 @@ def _pixels(shape: Sequence[int], dtype: str, where: object) -> BlobValues:
     offsets = np.arange(count + 1, dtype="i8") * size
     facts = raw_facts(height, width, channels, dtype)
     return BlobValues("image", offsets, np.diff(offsets), None, facts)
-
-
-def damaged(where: object, what: str) -> IntegrityError:
-    return IntegrityError(f"{where}: {what}; restore or repack the file")
 
 
 def records(

@@ -28,18 +28,11 @@ _COMPRESSIONS = (  # name, first bytes, suffix, command that reads standard inpu
 )
 
 
-_FOLDERS = (  # containers that packio does not read: files by which they are told, what, how
-    (
-        ("dataset_info.json", "state.json"),
-        "a dataset that Hugging Face's save_to_disk wrote",
-        "pack it from Python: packio.pack(datasets.load_from_disk({path!r}), 'out.lmdb')",
-    ),
-    (
-        ("index.json", "chunk-0-0.bin"),
-        "a dataset of LitData",
-        "pack it from Python: packio.pack(litdata.StreamingDataset({path!r}), 'out.lmdb')",
-    ),
-)
+_FOLDERS = (  # containers that packio does not read: files by which they are told, what, dataset
+    (("dataset_info.json", "state.json"), "a dataset that Hugging Face's save_to_disk wrote",
+     "datasets.load_from_disk"),
+    (("index.json", "chunk-0-0.bin"), "a dataset of LitData", "litdata.StreamingDataset"),
+)  # fmt: skip
 
 
 class Input:
@@ -116,9 +109,10 @@ def refuse_unread(path: Path) -> None:
     """Refuse a file or a folder that no format recognises, if its names tell what it is."""
     if path.is_file():
         refuse_compressed(path)
-    for names, what, way in _FOLDERS:
+    for names, what, dataset in _FOLDERS:
         if all((path / name).is_file() for name in names):
-            raise NotAPackError(f"{path}: {what}; {way.format(path=str(path))}")
+            way = f"packio.pack({dataset}({str(path)!r}), 'out.lmdb')"
+            raise NotAPackError(f"{path}: {what}; pack it from Python: {way}")
 
 
 def refuse_compressed(path: Path, start: bytes = b"") -> None:

@@ -44,10 +44,7 @@ class Pixels(NamedTuple):
 
 
 class Writer:
-    """Write records into a new container; the same records give the same bytes.
-
-    Until `close` makes the container, the values are in temporary files beside it.
-    """
+    """Write records into a new container; until `close`, values are in temporary files."""
 
     def __init__(self, path: Path, classes: Sequence[str]) -> None:
         self._path, self._classes, self._closed = path, classes, False
@@ -123,11 +120,7 @@ class FileWriter(Writer):
 
 
 class BlobSpool:
-    """Records on their way into a container whose size has to be known before it is written.
-
-    ``blobs`` has the `Blob` of each named field; the rest is kept in memory. The disk holds the
-    values twice until `close`.
-    """
+    """Records before their container is written: values in `blobs`, the rest in memory."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._count = path, 0
@@ -331,10 +324,7 @@ def _ragged(data: bytearray, lengths: array[int]) -> tuple[np.ndarray, np.ndarra
 
 
 class Blob:
-    """Values end to end in a nameless temporary file, with their lengths and checksums.
-
-    The file has no name from the start, so nothing is left of it after a crash.
-    """
+    """Values end to end in a file without a name, of which a crash leaves nothing."""
 
     def __init__(self, path: Path) -> None:
         """Create the file under the name ``path``, which is free, and remove the name at once."""

@@ -172,10 +172,7 @@ def _numbers(grid: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 
 
 class Writer(spool.Writer):
-    """Write records into a new directory; the same records give the same bytes.
-
-    `close` cuts the blocks, for it needs to know the largest value.
-    """
+    """Write records into a new directory. `close` cuts the blocks: it knows the largest value."""
 
     def __init__(self, layout: ChunkLayout, path: Path, classes: Sequence[str]) -> None:
         self._layout = layout

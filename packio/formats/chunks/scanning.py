@@ -14,19 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError, PackioError, ReadError
-from packio.formats import Ranges
-from packio.formats.blobs.columns import (
-    BlobValues,
-    Header,
-    columns_of,
-    damaged,
-    prefix,
-    read_header,
-    records,
-)
+from packio.formats import Ranges, damaged
+from packio.formats.blobs.columns import Header, columns_of, prefix, read_header, records
 from packio.formats.chunks.layout import Array, ChunkLayout, Decode, blocks, place
 from packio.sample.record import IMAGE, Place, Record
 
+_ADVICE = "restore or repack it"
 _MOST_JSON = 64 << 20  # bytes; class names are in there
 _MOST_AXES = 8
 _LIMIT = 2**58  # values of an array; so that eight bytes each can be counted
@@ -57,16 +50,15 @@ def scan(path: Path, layout: ChunkLayout) -> Iterator[Record[Place]]:
     sizes = {name: blob.array.bytes for name, blob in blobs.items()}
     columns = columns_of(arrays, sizes, header, path, pixels)
     if stated and header.samples != len(columns):
-        raise IntegrityError(
-            f"{path}/: has {len(columns)} samples, its attribute packio says "
-            f"{header.samples!r}; restore or repack it"
-        )
+        said = f"has {len(columns)} samples, its attribute packio says {header.samples!r}"
+        raise damaged(f"{path}/", said, _ADVICE)
     files: list[str] = []
     places = {}
     for name, values in columns.values.items():
         if name not in blobs:
             raise damaged(f"{path}/", f"has no {prefix(name)}data")
-        ranges = _ranges(blobs[name], values, f"{path}/{prefix(name)}data")
+        where, array = f"{path}/{prefix(name)}data", blobs[name].array
+        ranges = _ranges(array, values.offsets[:-1], values.length, where)
         ranges = ranges._replace(file=ranges.file + np.uint32(len(files)))
         places[name] = values.without_absent(ranges)
         files += blobs[name].files
@@ -113,7 +105,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     try:
         value = json.loads(text) if len(text) <= _MOST_JSON else None
     except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"{path}: is no JSON ({error}); restore or repack it") from error
+        raise damaged(path, f"is no JSON ({error})", _ADVICE) from error
     if not isinstance(value, dict):
         raise NotAPackError(f"{path}: expected a JSON object of at most {_MOST_JSON} bytes")
     return value
@@ -127,9 +119,8 @@ def _array(path: Path, name: str, layout: ChunkLayout) -> Array | None:
             raise NotAPackError(f"{where} is a group; expected an array")
         return layout.stored(metadata, where).plain(where)
     if os.path.lexists(path / name):
-        raise IntegrityError(
-            f"{path}/{name}: has no {layout.metadata}, which tells what it is; restore or repack it"
-        )
+        lacking = f"has no {layout.metadata}, which tells what it is"
+        raise damaged(f"{path}/{name}", lacking, _ADVICE)
     return None
 
 
@@ -196,18 +187,18 @@ def _check_is_whole(
             f"{path}/: no array `offsets` beside `data`; expected the position of every sample"
         )
     if missing:
-        raise IntegrityError(f"{path}/: has no {', '.join(missing)}; restore or repack it")
+        raise damaged(f"{path}/", f"has no {', '.join(missing)}", _ADVICE)
 
 
-def _ranges(blob: _Blob, values: BlobValues, where: str) -> Ranges:
-    size, begin = blob.array.block_bytes, values.offsets[:-1]
-    across = (begin % size + values.length > size) & (values.length > 0)
+def _ranges(array: Array, begin: np.ndarray, length: np.ndarray, where: str) -> Ranges:
+    size = array.block_bytes
+    across = (begin % size + length > size) & (length > 0)
     if across.any():
         raise NotAPackError(
             f"{where}: sample {int(across.argmax())} lies in two blocks of {size} bytes; packio "
             "reads one range of one file: write it in one block, or pack the images anew"
         )
-    return place(blob.array, begin, values.length)
+    return place(array, begin, length)
 
 
 def opener(path: str, flags: int) -> int:
@@ -231,7 +222,7 @@ def block_shape(folder: Path, array: Array, numbers: tuple[int, ...]) -> tuple[i
         shape = header_shape(header, path, array, numbers)
     expected = array.header_bytes + math.prod(shape) * array.dtype.itemsize
     if size != expected:
-        raise IntegrityError(f"{path}: {size} bytes, expected {expected}; restore or repack it")
+        raise damaged(path, f"{size} bytes, expected {expected}", _ADVICE)
     return shape
 
 
@@ -264,10 +255,8 @@ def header_shape(
         fits = all(a <= b <= c for a, b, c in zip(needed, shape, array.block, strict=True))
         if mode == 0 and found == axes and fits:
             return shape
-    raise IntegrityError(
-        f"{path}: begins {header.hex()}, not with the header of block {numbers} of {array.block}; "
-        "restore or repack it"
-    )
+    found = f"begins {header.hex()}, not with the header of block {numbers} of {array.block}"
+    raise damaged(path, found, _ADVICE)
 
 
 def extent(array: Array, numbers: tuple[int, ...]) -> tuple[int, ...]:
@@ -321,7 +310,7 @@ def _block(
         with library_errors(path):
             content = decode(content, size)
     if len(content) != size:
-        raise IntegrityError(f"{path}: {len(content)} bytes, expected {size}; restore or repack it")
+        raise damaged(path, f"{len(content)} bytes, expected {size}", _ADVICE)
     return np.frombuffer(content, array.dtype).reshape(shape)
 
 
@@ -333,6 +322,4 @@ def library_errors(where: Path) -> Iterator[None]:
         raise
     except Exception as error:  # libraries of compression have errors of their own, each
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-        raise IntegrityError(
-            f"{where}: cannot be decoded ({reason}); restore or repack it"
-        ) from error
+        raise damaged(where, f"cannot be decoded ({reason})", _ADVICE) from error

@@ -27,9 +27,8 @@ https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
@@ -161,13 +160,12 @@ def find(path: Path, reading: Reading) -> FoundSamples:
     file = open_file(path)
     with h5py_errors(path):
         found = _found(file, path, reading)
-    return found._replace(read=functools.partial(_read, file, path, found.read))
 
+    def read(number: int, _file: Any = file) -> bytes:  # which keeps the file open
+        with h5py_errors(f"{path}: sample {number}"):
+            return found.read(number)
 
-def _read(_: Any, path: Path, read: Callable[[int], bytes], number: int) -> bytes:
-    """Read an image; the first argument keeps the file open."""
-    with h5py_errors(f"{path}: sample {number}"):
-        return read(number)
+    return found._replace(read=read)
 
 
 def _found(file: Any, path: Path, reading: Reading) -> FoundSamples:

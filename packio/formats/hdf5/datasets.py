@@ -33,6 +33,7 @@ import numpy as np
 
 from packio import registry
 from packio.errors import IntegrityError, NotAPackError, PackioError, ReadError
+from packio.formats import damaged
 from packio.formats.blobs import ranges
 from packio.formats.blobs.columns import BlobValues
 from packio.formats.blobs.pixels import check_claim
@@ -80,9 +81,7 @@ def h5py_errors(where: object) -> Iterator[None]:
     except PackioError:
         raise
     except _H5PY_ERRORS as error:
-        raise IntegrityError(
-            f"{where}: damaged, h5py says: {_line(error)}; restore or repack the file"
-        ) from error
+        raise damaged(where, f"damaged, h5py says: {_line(error)}") from error
 
 
 def _line(error: BaseException) -> str:

@@ -79,11 +79,7 @@ class Lmdb(Format):
         return is_file or super().recognise(head, name)
 
     def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
-        """Yield every record, in order.
-
-        Labels and keys come from ``labels.tsv``, if that file is there and fits; fields come from
-        the databases within. A database without both is one of others. It is read by its layout;
-        see `packio.formats.lmdb.layouts`.
+        """Yield every record, in order; a database without ``labels.tsv`` and fields is of others.
 
         ``reading.label`` is the position of the label in values that are lists, as "2", or its name
         in values that are dicts; ``reading.database`` the name of a database within.

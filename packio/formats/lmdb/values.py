@@ -77,7 +77,13 @@ def sample(value: Any, data: bytes, label: str | None = None) -> FoundImage:
             raise NotAPackError(f"label={label!r} is not in the values; there are: {found}")
         return FoundImage(image.start, image.stop, found[label])
     if label is None and named:
-        return FoundImage(image.start, image.stop, _named(named[0], data))
+        given = _text(named[0], data)
+        if not _is_scalar(given):
+            raise NotAPackError(
+                f"the label {given!r:.80}, which packio does not take; say label='' (--label-col "
+                "'') for none"
+            )
+        return FoundImage(image.start, image.stop, given)
     ints = [item for item in others if _is_label(item)]
     if label is None and len(ints) > 1:
         raise NotAPackError(
@@ -115,16 +121,6 @@ def _image(value: Any, data: bytes, depth: int) -> tuple[ByteSpan, list[Any], li
             beside = [_text(v, data) for v in value if v is not found and v is not None]
             return image, named, [*others, *(v for v in beside if not isinstance(v, ByteSpan))]
     raise Malformed("no image in it")
-
-
-def _named(value: Any, data: bytes) -> Any:
-    label = _text(value, data)
-    if not _is_scalar(label):
-        raise NotAPackError(
-            f"the label {label!r:.80}, which packio does not take; say label='' (--label-col '') "
-            "for none"
-        )
-    return label
 
 
 def _text(value: Any, data: bytes) -> Any:

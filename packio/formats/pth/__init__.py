@@ -35,8 +35,7 @@ from typing import IO, Any, ClassVar
 
 import numpy as np
 
-from packio.errors import IntegrityError
-from packio.formats import Caps, Format, Reading
+from packio.formats import Caps, Format, Reading, damaged
 from packio.formats.blobs import spool
 from packio.formats.blobs.by_library import FoundSamples, Reader
 from packio.formats.blobs.columns import find_in_file, prefix, read_header
@@ -175,7 +174,7 @@ def _own(value: Mapping[str, Any], archive: TorchFile, path: Path) -> Iterator[R
     tensors = {n: value[n] for n in (*header.arrays, *blob_names.values()) if n in value}
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
-            raise IntegrityError(f"{path}: {name} is no tensor; restore or repack the file")
+            raise damaged(path, f"{name} is no tensor")
     data = tensors.get("data")
     blobs = {
         name: archive.range_of(tensors.pop(blob), blob) for name, blob in blob_names.items()

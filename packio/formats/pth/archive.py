@@ -33,7 +33,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from packio.errors import IntegrityError, NotAPackError
+from packio.errors import NotAPackError
+from packio.formats import damaged
 from packio.formats.blobs import ranges
 from packio.formats.blobs.pixels import is_as_stored
 from packio.formats.wire import ByteSpan, Malformed, pickles
@@ -139,10 +140,7 @@ def members(descriptor: int, path: Path) -> dict[str, tuple[int, int]]:
             or info.compress_size != info.file_size
             or begin + info.file_size > size
         ):
-            raise IntegrityError(
-                f"{path}: {info.filename!r} is not a stored member of the archive; restore or "
-                "repack the file"
-            )
+            raise damaged(path, f"{info.filename!r} is not a stored member of the archive")
         found[info.filename.partition("/")[2]] = (begin, info.file_size)
     return found
 
@@ -176,7 +174,7 @@ class TorchFile:
                 f"{self._path}: packio refuses all but tensors and plain values: {error}"
             ) from error
         except Malformed as error:
-            raise IntegrityError(f"{self._path}: {error}; restore or repack the file") from error
+            raise damaged(self._path, str(error)) from error
 
     def range_of(self, value: Tensor | ByteSpan, what: str) -> tuple[int, int]:
         """Offset and size of a tensor, or of bytes, in the file; in bytes, checked."""
@@ -190,9 +188,8 @@ class TorchFile:
         if size == 0:
             return begin, 0
         if offset + size > stored:
-            raise IntegrityError(
-                f"{self._path}: {what} ({size} bytes) is not within the file; restore or repack it"
-            )
+            outside = f"{what} ({size} bytes) is not within the file"
+            raise damaged(self._path, outside, "restore or repack it")
         return begin + offset, size
 
     def dtype(self, tensor: Tensor, what: str) -> np.dtype:

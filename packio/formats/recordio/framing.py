@@ -240,21 +240,16 @@ def _beginning(file: Input, parts: list[tuple[int, int]], length: int) -> bytes:
 @contextlib.contextmanager
 def _checked(path: Path) -> Iterator[Input]:
     """Open a file, unless its index, if there is one, names a record beyond its end."""
-    with opened(path) as file:
-        _check_index(file)
-        yield file
-
-
-def _check_index(file: Input) -> None:
-    path = file.path.with_suffix(".idx")
-    if not path.is_file():
-        return
-    with opened(path) as index:
-        length = min(index.size, _MOST_INDEX_LINE)
-        lines = index.read(length, index.size - length).splitlines()
+    listed, lines = path.with_suffix(".idx"), list[bytes]()
+    if listed.is_file():
+        with opened(listed) as index:
+            length = min(index.size, _MOST_INDEX_LINE)
+            lines = index.read(length, index.size - length).splitlines()
     fields = lines[-1].split(b"\t") if lines else []
-    if len(fields) == 2 and fields[1].isdigit() and int(fields[1]) >= file.size:
-        raise IntegrityError(
-            f"{file.path}: cut off: {path.name} has a record at {int(fields[1])}, the file has "
-            f"{file.size} bytes; restore the file or pack again"
-        )
+    with opened(path) as file:
+        if len(fields) == 2 and fields[1].isdigit() and int(fields[1]) >= file.size:
+            raise IntegrityError(
+                f"{path}: cut off: {listed.name} has a record at {int(fields[1])}, the file has "
+                f"{file.size} bytes; restore the file or pack again"
+            )
+        yield file

@@ -104,7 +104,9 @@ class Writer(append_only.Writer):
             )
         (archive,) = self._outputs
         offset = archive.size + _BLOCK
-        archive.append(_header(name, len(content)), content, bytes(-len(content) % _BLOCK))
+        start = name.ljust(100, b"\0") + OWNER + b"%011o\0" % len(content) + TIME
+        checksum = b"%06o\0 " % (sum(start) + sum(REST) + 8 * ord(" "))
+        archive.append(start + checksum + REST, content, bytes(-len(content) % _BLOCK))
         return offset
 
     def close(self) -> Written:
@@ -114,12 +116,6 @@ class Writer(append_only.Writer):
         written = self._close([self._path.name], [index.name], keys=self._width)
         write_whole(index, b"v1.2 %d\n" % self._count + self._index)
         return written
-
-
-def _header(name: bytes, size: int) -> bytes:
-    start = name.ljust(100, b"\0") + OWNER + b"%011o\0" % size + TIME
-    checksum = sum(start) + sum(REST) + 8 * ord(" ")
-    return start + b"%06o\0 " % checksum + REST
 
 
 def _members(record: Record[Field]) -> list[tuple[str, bytes, str]]:

@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 from packio.errors import IntegrityError, NotAPackError
+from packio.formats import damaged
 from packio.formats.blobs.ranges import Input, refuse_compressed
 
 _BLOCK = 512
@@ -118,10 +119,8 @@ def _check_header(file: Input, header: bytes, position: int) -> None:
     if header[148:156] == b"%06o\0 " % (sum(header) - sum(header[148:156]) + 256):
         return
     if header[148:156] not in _checksums(header):
-        raise IntegrityError(
-            f"{file.path}: the header at {position} is damaged (its checksum differs); restore the "
-            "file or pack again"
-        )
+        what = f"the header at {position} is damaged (its checksum differs)"
+        raise damaged(file.path, what, "restore the file or pack again")
 
 
 def _size(file: Input, header: bytes, position: int, given: bytes | None) -> int:

@@ -49,8 +49,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from packio.errors import IntegrityError, NotAPackError, OutputError
-from packio.formats import Caps, Format, Reading, Written, check_reading
+from packio.errors import NotAPackError, OutputError
+from packio.formats import Caps, Format, Reading, Written, check_reading, damaged
 from packio.formats.blobs import append_only
 from packio.formats.blobs.ranges import Input, opened, refuse_compressed
 from packio.formats.tfrecord.fields import features, key_of, record_of
@@ -155,10 +155,8 @@ def frames(path: Path) -> Iterator[tuple[int, bytes]]:
             data = window.read(length, at + HEAD.size)
             crc = TAIL.unpack(window.read(TAIL.size, at + HEAD.size + length))[0]
             if masked(crc32c(data)) != crc:
-                raise IntegrityError(
-                    f"{path}: record {number} at {at}: its {length} bytes are damaged (CRC32C "
-                    "differs); restore or repack the file"
-                )
+                where = f"{path}: record {number} at {at}"
+                raise damaged(where, f"its {length} bytes are damaged (CRC32C differs)")
             yield at + HEAD.size, data
             number, at = number + 1, at + length + OVERHEAD
 
@@ -173,16 +171,14 @@ def _length(window: Input, number: int, at: int) -> int:
         if masked(crc32c(raw[:8])) != crc:
             if number == 0:
                 raise _not_tfrecord(window.path, raw)
-            raise IntegrityError(
-                f"{where}: its length is damaged (CRC32C differs); restore or repack the file"
-            )
+            raise damaged(where, "its length is damaged (CRC32C differs)")
         if length > MOST_BYTES:
             raise NotAPackError(f"{where}: has {length} bytes, more than an Example can have")
         if length + OVERHEAD <= left:
             return int(length)
     elif number == 0:
         raise _not_tfrecord(window.path, raw)
-    raise IntegrityError(f"{where}: is cut off after {left} bytes; restore or repack the file")
+    raise damaged(where, f"is cut off after {left} bytes")
 
 
 def _not_tfrecord(path: Path, raw: bytes) -> NotAPackError:

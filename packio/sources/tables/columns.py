@@ -3,8 +3,7 @@
 A column of objects is as Hugging Face has it, ``objects {bbox, category}``: a mapping of
 lists, ``{"bbox": [[x, y, w, h], …], "category": [3, …]}``, or a list of mappings. Boxes are COCO's,
 x, y, width and height in pixels, unless the user says ``box_format``. Categories are positions in
-the names of a ClassLabel, or names, or numbers. ``area`` and ``iscrowd`` become columns of the
-boxes; other members stay metadata.
+the names of a ClassLabel, or names, or numbers. Members that are no columns of boxes are metadata.
 
 Source: https://huggingface.co/docs/datasets/object_detection and /image_dataset.
 """

@@ -231,14 +231,10 @@ def _records(file: Input, wanted: str | None) -> Iterator[Record[Place]]:
     for i, (offset, length) in enumerate(places):
         raw = encodings.raw_facts(heights[i], widths[i], 3, "uint8", "raw_hwc")
         facts = raw if modes[i] == RAW else None
-        yield Record(
-            b"%d" % i,
-            {IMAGE: Place("image", file.path.name, offset, length, facts=facts)},
-            None if label_of is None else label_of(i),
-            meta=json.dumps({n: value(i) for n, value in others.items()}).encode()
-            if others
-            else None,
-        )
+        place = Place("image", file.path.name, offset, length, facts=facts)
+        meta = json.dumps({n: value(i) for n, value in others.items()}).encode()
+        label_i = None if label_of is None else label_of(i)
+        yield Record(b"%d" % i, {IMAGE: place}, label_i, meta=meta if others else None)
 
 
 def _chosen(fields: Sequence[BetonField], names: Sequence[str], *types: Type) -> BetonField | None:

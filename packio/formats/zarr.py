@@ -124,16 +124,13 @@ class _Zarr3Layout(ChunkLayout):
     def describe_array(self, array: Array) -> dict[str, Any]:
         little = {"configuration": {"endian": "little"}} if array.dtype.itemsize > 1 else {}
         return {
-            "zarr_format": 3,
-            "node_type": "array",
-            "shape": array.shape,
-            "data_type": array.dtype.name,
+            "zarr_format": 3, "node_type": "array", "attributes": {},
+            "shape": array.shape, "data_type": array.dtype.name,
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": array.block}},
             "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
             "codecs": [{"name": "bytes", **little}],
             "fill_value": 0.0 if array.dtype.kind == "f" else 0,
-            "attributes": {},
-        }
+        }  # fmt: skip
 
     def is_array(self, metadata: Mapping[str, Any]) -> bool:
         return metadata.get("node_type") == "array"

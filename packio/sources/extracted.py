@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,11 +26,8 @@ from packio.sources.tables import columns
 TABLE, HEAD = "packio.jsonl", "packio.json"
 
 
-_OPTIONS = {"label_col": "member of the metadata that is the label"}
-
-
 class Extracted(Source):
-    options = _OPTIONS
+    options = MappingProxyType({"label_col": "member of the metadata that is the label"})
     priority = -1  # the folder is an image folder too, and the table is a list of images
 
     def recognise(self, path: Path) -> bool:
@@ -60,12 +58,10 @@ class Extracted(Source):
             return result
         if classes and any("boxes/labels" in line for line in lines):
             raise OptionError(f"{folder}: label_col={label_col!r}: its boxes have classes already")
-        metas = (line.get("meta") for line in lines)
-
-        def place(position: int | None) -> str:
-            return f"{folder / TABLE}" + ("" if position is None else f":{position + 1}")
-
-        return result.labelled(labels_of_meta(metas, label_col, place, context.classes))
+        table, metas = str(folder / TABLE), (line.get("meta") for line in lines)
+        return result.labelled(labels_of_meta(
+            metas, label_col, lambda i: table if i is None else f"{table}:{i + 1}", context.classes
+        ))  # fmt: skip
 
 
 SOURCE = Extracted()

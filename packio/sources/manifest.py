@@ -285,7 +285,6 @@ class _Content:
         return Labels(vectors[~blank], known, missing)
 
     def numbered(self, found: Labels) -> Labels:
-        """The labels, with the classes of the boxes."""
         if self._objects is not None:
             self._objects, found = columns.numbered(
                 self._objects, self._categories, None, self._context.classes, found, self._where

@@ -256,12 +256,10 @@ SOURCE = PackSource()
 def _relabelled(listing: L, pack: Pack, label_col: str, classes: Sequence[str] | None) -> L:
     if pack.classes and "boxes/labels" in pack.index_file:
         raise OptionError(f"{pack.path}: label_col={label_col!r}: its boxes have classes already")
-
-    def place(position: int | None) -> str:
-        return f"{pack.path}" + ("" if position is None else f": {pack.key(position)!a}")
-
-    metas = map(pack.meta, range(len(pack)))
-    return listing.labelled(labels_of_meta(metas, label_col, place, classes))
+    metas, path = map(pack.meta, range(len(pack))), str(pack.path)
+    return listing.labelled(labels_of_meta(
+        metas, label_col, lambda i: path if i is None else f"{path}: {pack.key(i)!a}", classes
+    ))  # fmt: skip
 
 
 def renamed(listing: L, each: Sequence[Sequence[Sample]], fields: Mapping[str, Any] | None) -> L:

@@ -42,10 +42,9 @@ _LAYOUTS = (
     *(("images", masks) for masks in ("masks", "labels", "annotations")),
 )
 _SUFFIXES = {
-    "leftImg8bit": "_leftImg8bit.png",
-    "gtFine": "_gtFine_labelIds.png",
+    "leftImg8bit": "_leftImg8bit.png", "gtFine": "_gtFine_labelIds.png",
     "gtCoarse": "_gtCoarse_labelIds.png",
-}
+}  # fmt: skip
 _VOC_LISTS = "ImageSets/Segmentation"
 _EXPECTED = "a folder of images and masks, as images/1.jpg, masks/1.png"
 _FIELD_ENDINGS = (*_files.EXTENSIONS, ".npy", ".txt", ".json", ".bin")

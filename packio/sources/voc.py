@@ -36,11 +36,8 @@ _OPTIONS = {
     "first_pixel": "number of an image's first pixel in XML files, 1 or 0 (default: 1, as in VOC)",
 }
 _EXPECTED = "a folder with Annotations/1.xml and JPEGImages/1.jpg, or with 1.xml beside 1.jpg"
-_XML, _IMAGES, _MASKS = (
-    ("Annotations", "annotations"),
-    ("JPEGImages", "images"),
-    "SegmentationClass",
-)
+_XML, _IMAGES = ("Annotations", "annotations"), ("JPEGImages", "images")
+_MASKS = "SegmentationClass"
 _LISTS = ("train", "val", "test", "trainval")
 _FLAGS = ("difficult", "truncated", "occluded")
 _TRUTHS = {"0": 0, "1": 1, "false": 0, "true": 1, "no": 0, "yes": 1, "unspecified": 0, "": 0}

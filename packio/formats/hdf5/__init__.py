@@ -156,7 +156,6 @@ def _copy_data(source: int, target: int) -> None:
 
 
 def find(path: Path, reading: Reading) -> FoundSamples:
-    """Open a file for reading images that are no range of bytes."""
     file = open_file(path)
     with h5py_errors(path):
         found = _found(file, path, reading)

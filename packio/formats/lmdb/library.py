@@ -239,7 +239,6 @@ class LmdbWriter:
         return True
 
     def close(self) -> Written:
-        """Commit what is left, and read everything back while it is synced to the disk."""
         self._check_open()
         others = {name: other.close() for name, other in self._others.items()}
         if self._batch:
@@ -268,12 +267,9 @@ class LmdbWriter:
         ranges = Ranges(*(np.pad(a, (0, missing)) for a in places[:3]))
         ranges.offset[self._added - missing :] = -1
         ranges.file[ranges.offset >= 0] = len(whole.files)
-        return Written(
-            (*whole.files, *(f"{folder}/{file}" for file in other.files)),
-            {**whole.places, name: ranges},
-            (*whole.sidecars, *(f"{folder}/{file}" for file in other.sidecars)),
-            whole.info,
-        )
+        files = (*whole.files, *(f"{folder}/{file}" for file in other.files))
+        sidecars = (*whole.sidecars, *(f"{folder}/{file}" for file in other.sidecars))
+        return Written(files, {**whole.places, name: ranges}, sidecars, whole.info)
 
     def abort(self) -> None:
         """Let go of the database and of the records not yet committed; the files stay."""
@@ -302,13 +298,10 @@ class LmdbWriter:
                 start, stop = parse_datum(data)[:2]
             places.add(number, stored.offset + start, stop - start)
         count = self._numbers[-1] + 1 if self._numbers else 0
-        return Written(
-            files=(DATA_NAME,),
-            places={IMAGE: places.ranges(count)},
-            sidecars=(LABELS_NAME,),
-            info={"keys": self._width, "version": 1}
-            | ({} if self._values is None else {"values": self._values}),
-        )
+        info: dict[str, Any] = {"keys": self._width, "version": 1}
+        if self._values is not None:
+            info["values"] = self._values
+        return Written((DATA_NAME,), {IMAGE: places.ranges(count)}, (LABELS_NAME,), info)
 
 
 def _label_line(number: int, record: Record[Field]) -> bytes:

@@ -47,18 +47,9 @@ class Version(NamedTuple):
     even: int  # bytes: after its key, a value begins at a multiple of it
 
 
-_VERSIONS = (
-    Version(
-        1, struct.Struct("<QHHHH"), struct.Struct("<QHHI"), struct.Struct("<Q"), base=0, even=1
-    ),
-    Version(
-        3,
-        struct.Struct("<Q8xHHHH"),
-        struct.Struct("<Q8xHHI"),
-        struct.Struct("<Q16x"),
-        base=24,
-        even=2,
-    ),
+_VERSIONS = (  # base and even last
+    Version(1, struct.Struct("<QHHHH"), struct.Struct("<QHHI"), struct.Struct("<Q"), 0, 1),
+    Version(3, struct.Struct("<Q8xHHHH"), struct.Struct("<Q8xHHI"), struct.Struct("<Q16x"), 24, 2),
 )
 
 
@@ -141,13 +132,6 @@ def _meta(file: Input, version: Version, number: int, offset: int) -> Meta:
     return _checked(file, Meta(version, page_size, 0, 0, 0, 0, last_page, txnid), records)
 
 
-def of_tree(file: Input, meta: Meta, tree: bytes) -> Meta:
-    """The meta page in force, for the database whose tree has this record."""
-    if len(tree) != _TREE.size:
-        raise IntegrityError(f"{file.path}: a tree of {len(tree)} bytes cannot be")
-    return _checked(file, meta, _TREE.unpack(tree))
-
-
 def _checked(file: Input, meta: Meta, tree: Sequence[int]) -> Meta:
     _, flags, depth, _, _, _, count, root = tree
     if depth > _DEEPEST or (depth == 0) != (root == EMPTY):
@@ -188,7 +172,9 @@ class Database(Input):
             if name not in trees:
                 there = ", ".join(map(repr, trees)) or "none with a name"
                 raise OptionError(f"{file.path}: no database {name!r} in it; there are: {there}")
-            self.meta = of_tree(file, self.meta, trees[name])
+            if len(trees[name]) != _TREE.size:
+                raise IntegrityError(f"{file.path}: a tree of {len(trees[name])} bytes cannot be")
+            self.meta = _checked(file, self.meta, _TREE.unpack(trees[name]))
 
 
 def _trees(file: Input) -> dict[str, bytes]:

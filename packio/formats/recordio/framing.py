@@ -158,7 +158,6 @@ def _label(file: Input, record: _RecRecord) -> int | np.ndarray:
 
 
 def _samples(file: Input) -> Iterator[_RecRecord]:
-    """Yield the records that hold images."""
     records = _records(file)
     first = next(records, None)
     if first is None:
@@ -227,7 +226,6 @@ def _parts(file: Input, position: int) -> tuple[list[tuple[int, int]], int]:
 
 
 def _beginning(file: Input, parts: list[tuple[int, int]], length: int) -> bytes:
-    """The first bytes of a record, joined from its parts."""
     found = b""
     for i, (offset, size) in enumerate(parts):
         found += MAGIC_BYTES if i else b""

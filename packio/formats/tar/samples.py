@@ -146,7 +146,6 @@ def _stem_of(name: str, stems: Container[str]) -> str | None:
 
 
 def _apart(file: Input, group: list[_Part], stems: list[str]) -> dict[str, list[_Part]]:
-    """The members of each stem, named from behind it."""
     found: dict[str, list[_Part]] = {stem: [] for stem in stems}
     for part in group:
         stem = _stem_of(part.name, found)

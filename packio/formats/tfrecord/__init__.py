@@ -162,7 +162,6 @@ def frames(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _length(window: Input, number: int, at: int) -> int:
-    """Length of the data of the record at a position, checked to be within the file."""
     left = window.size - at
     where = f"{window.path}: record {number} at {at}"
     raw = window.read(min(HEAD.size, left), at)

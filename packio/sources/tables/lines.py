@@ -185,7 +185,6 @@ def table(path: str | os.PathLike[str], delimiter: str | None, charset: str | No
 
 
 def _named(whole: TextTable, first: Any, line: int) -> TextTable:
-    """The table with the names of its columns, which the first row says."""
     if not whole.delimiter:
         return dataclasses.replace(whole, names=tuple(first))
     for i, cell in enumerate(first):

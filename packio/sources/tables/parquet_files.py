@@ -150,7 +150,6 @@ def footer(path: Path) -> Footer:
 
 
 def _digest(listed: ListedFile, groups: list[tuple[int, int]]) -> bytes:
-    """Digest of the size, of the row groups, and of a Parquet file's footer."""
     digest = hashlib.sha256(f"{listed.size} {groups}".encode())
     if not listed.path.lower().endswith(_ARROW):
         url = listed.url

@@ -12,9 +12,9 @@ import errno
 import math
 import os
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, ClassVar, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -76,25 +76,29 @@ class Writer:
         raise NotImplementedError
 
 
+class FileContents(NamedTuple):
+    """What a file holds; blobs have the names of their arrays: ``data``, and ``<name>_data``."""
+
+    blobs: Mapping[str, Blob]
+    arrays: Mapping[str, np.ndarray]
+    pixels: Pixels | None  # of the blob ``data``
+    text: str  # of the header
+
+
 class FileWriter(Writer):
-    """Write records into one new file, with the values of each field in one blob."""
+    """Write records into one new file, with the values of each field in one blob.
 
-    container: ClassVar[str]  # name of the format
+    `fill` writes the file; it returns where each of the blobs begins in it, in bytes.
+    """
 
-    def __init__(self, path: Path, classes: Sequence[str]) -> None:
+    def __init__(
+        self, path: Path, classes: Sequence[str], container: str,
+        fill: Callable[[IO[bytes], FileContents], Mapping[str, int]],
+    ) -> None:  # fmt: skip
         if path.exists():
             raise CannotCreateError(f"{path}: cannot be created: it exists")
         super().__init__(path, classes)
-
-    def fill(
-        self, file: IO[bytes], blobs: Mapping[str, Blob], arrays: Mapping[str, np.ndarray],
-        pixels: Pixels | None, text: str,
-    ) -> Mapping[str, int]:  # fmt: skip
-        """Write the file; return where each of the blobs begins in it, in bytes.
-
-        Blobs have the names of their arrays: ``data``, and ``<name>_data`` of each other field.
-        """
-        raise NotImplementedError
+        self._container, self._fill = container, fill
 
     def _write(self) -> Written:
         path, pixels = self._path, self._spool.pixels()
@@ -103,10 +107,10 @@ class FileWriter(Writer):
         if pixels is not None:
             del arrays["offsets"]
         blobs = {name: self._spool.blobs[name] for name in columns.values}
-        text = header.text(self.container, self._classes)
+        text = header.text(self._container, self._classes)
         with path.open("xb+", 1 << 20) as file:
             named = {f"{prefix(name)}data": blob for name, blob in blobs.items()}
-            begins = self.fill(file, named, arrays, pixels, text)
+            begins = self._fill(file, FileContents(named, arrays, pixels, text))
             file.flush()
             begin = {name: begins[f"{prefix(name)}data"] for name in blobs}
             with ThreadPool(1, "packio-sync") as pool:

@@ -27,20 +27,20 @@ https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import IO, Any
 
 import numpy as np
 
 from packio import registry
 from packio.errors import IntegrityError, NotAPackError
 from packio.formats import Caps, Format, Reading
-from packio.formats.blobs import spool
 from packio.formats.blobs.by_library import FoundSamples, ReaderApart
 from packio.formats.blobs.columns import find_in_file, prefix, read_header
-from packio.formats.blobs.spool import Blob, Pixels
+from packio.formats.blobs.spool import FileContents, FileWriter, Pixels
 from packio.formats.hdf5 import foreign
 from packio.formats.hdf5.datasets import h5py_errors, open_file, opened, place, slices
 from packio.sample.record import IMAGE, Place, Record
@@ -50,8 +50,6 @@ _ALIGNMENT = 4096  # bytes, of every dataset at least as large; there are only a
 _MOST_FIXED = 60_000  # bytes of an attribute in an object header, which has 64 KiB at most
 _PIECE = 1 << 20  # bytes copied at a time
 _CONVERT = "convert it: h5repack -l CONTI -f NONE old.h5 new.h5"
-
-_Kind = tuple[tuple[int, ...], np.dtype]  # shape and type of a dataset
 
 
 class Hdf5(Format):
@@ -77,41 +75,27 @@ class Hdf5(Format):
     def writer(
         self, path: Path, *, count: int = 0, size: int = 0, classes: Sequence[str] = (),
         **options: Any,
-    ) -> Writer:  # fmt: skip
-        return Writer(registry.require("h5py", "hdf5"), path, classes)
+    ) -> FileWriter:  # fmt: skip
+        h5py = registry.require("h5py", "hdf5")
+        return FileWriter(path, classes, "hdf5", functools.partial(_fill, h5py))
 
     def reader(self, path: Path, reading: Reading) -> ReaderApart:
         return ReaderApart(path, reading, f"{__name__}:{find.__name__}")
 
 
-class Writer(spool.FileWriter):
-    container: ClassVar[str] = "hdf5"
-
-    def __init__(self, h5py: Any, path: Path, classes: Sequence[str]) -> None:
-        self._h5py = h5py
-        super().__init__(path, classes)
-
-    def fill(
-        self, file: IO[bytes], blobs: Mapping[str, Blob], arrays: Mapping[str, np.ndarray],
-        pixels: Pixels | None, text: str,
-    ) -> Mapping[str, int]:  # fmt: skip
-        room: dict[str, _Kind] = {n: ((blob.size,), np.dtype("u1")) for n, blob in blobs.items()}
-        if pixels is not None:
-            room["data"] = pixels
-        # In memory, with holes, h5py cannot run out of disk.
-        with open(os.memfd_create("packio-hdf5"), "w+b", buffering=0) as memory:
-            begins = _lay_out(self._h5py, memory, arrays, room, text)
-            _copy_data(memory.fileno(), file.fileno())
-        for name, blob in blobs.items():
-            blob.copy(file.fileno(), begins[name])
-        return begins
+def _fill(h5py: Any, file: IO[bytes], contents: FileContents) -> Mapping[str, int]:
+    # In memory, with holes, h5py cannot run out of disk.
+    with open(os.memfd_create("packio-hdf5"), "w+b", buffering=0) as memory:
+        begins = _lay_out(h5py, memory, contents)
+        _copy_data(memory.fileno(), file.fileno())
+    for name, blob in contents.blobs.items():
+        blob.copy(file.fileno(), begins[name])
+    return begins
 
 
-def _lay_out(
-    h5py: Any, memory: IO[bytes], arrays: Mapping[str, np.ndarray], room: Mapping[str, _Kind],
-    text: str,
-) -> dict[str, int]:  # fmt: skip
-    """Make a file in memory, with room for further datasets; return where these begin."""
+def _lay_out(h5py: Any, memory: IO[bytes], contents: FileContents) -> dict[str, int]:
+    """Make a file in memory, with room for the blobs; return where these begin."""
+    text, pixels = contents.text, contents.pixels
     begins = {}
     with h5py.File(
         memory, "w", alignment_threshold=_ALIGNMENT, alignment_interval=_ALIGNMENT
@@ -119,11 +103,13 @@ def _lay_out(
         # Of variable length where it must: HDF5 2.0 can hang in a damaged heap of such values.
         fixed = h5py.string_dtype("utf-8", len(text)) if len(text) <= _MOST_FIXED else None
         file.attrs.create("packio", text, dtype=fixed or h5py.string_dtype())
-        for name, array in arrays.items():
+        for name, array in contents.arrays.items():
             dataset = _create(h5py, file, name, array.dtype, array.shape)
             if array.size:
                 dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, np.ascontiguousarray(array))
-        for name, (shape, dtype) in room.items():
+        for name, blob in contents.blobs.items():
+            kind = pixels if name == "data" else None
+            shape, dtype = kind or Pixels((blob.size,), np.dtype("u1"))
             dataset = _create(h5py, file, name, dtype, shape)
             begins[name] = dataset.get_offset() or 0  # None: it has no bytes
     return begins

@@ -28,18 +28,18 @@ https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT
 from __future__ import annotations
 
 import contextlib
+import functools
 import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import IO, Any
 
 import numpy as np
 
 from packio.formats import Caps, Format, Reading, damaged
-from packio.formats.blobs import spool
 from packio.formats.blobs.by_library import FoundSamples, Reader
 from packio.formats.blobs.columns import find_in_file, prefix, read_header
-from packio.formats.blobs.spool import Blob, Pixels
+from packio.formats.blobs.spool import FileContents, FileWriter
 from packio.formats.pth import foreign
 from packio.formats.pth.archive import Tensor, TorchFile, members, opened
 from packio.sample.record import IMAGE, Place, Record
@@ -76,25 +76,12 @@ class Pth(Format):
     def writer(
         self, path: Path, *, count: int = 0, size: int = 0, classes: Sequence[str] = (),
         **options: Any,
-    ) -> Writer:  # fmt: skip
-        return Writer(path, classes)
+    ) -> FileWriter:  # fmt: skip
+        return FileWriter(path, classes, "pth", functools.partial(_fill, path))
 
     def reader(self, path: Path, reading: Reading) -> Reader:
         """What reads images that are bytes within the pickle: all of them are held in memory."""
         return Reader(path, reading, find, survives_fork=True)
-
-
-class Writer(spool.FileWriter):
-    container: ClassVar[str] = "pth"
-
-    def fill(
-        self, file: IO[bytes], blobs: Mapping[str, Blob], arrays: Mapping[str, np.ndarray],
-        pixels: Pixels | None, text: str,
-    ) -> Mapping[str, int]:  # fmt: skip
-        _save(file, blobs, arrays, text, pixels)
-        file.flush()
-        found = members(file.fileno(), self._path)
-        return {name: found.get(f"data/{i}", (0, 0))[0] for i, name in enumerate(blobs)}
 
 
 class _Sink:
@@ -121,29 +108,29 @@ class _Sink:
             raise self._error
 
 
-def _save(
-    file: IO[bytes], blobs: Mapping[str, Blob], arrays: Mapping[str, np.ndarray], text: str,
-    pixels: Pixels | None,
-) -> None:  # fmt: skip
+def _fill(path: Path, file: IO[bytes], contents: FileContents) -> Mapping[str, int]:
     import torch
 
     tensors: dict[str, Any] = {}
-    for name, blob in blobs.items():
+    for name, blob in contents.blobs.items():
         array: np.ndarray = np.zeros(0, np.uint8)
         if blob.size:  # mapped, so that it need not fit into memory
             access = mmap.ACCESS_COPY  # tensors want to be writable; nobody writes
             array = np.frombuffer(mmap.mmap(blob.descriptor, blob.size, access=access), "u1")
-        if name == "data" and pixels is not None:
-            array = array.view(pixels.dtype).reshape(pixels.shape)
+        if name == "data" and contents.pixels is not None:
+            array = array.view(contents.pixels.dtype).reshape(contents.pixels.shape)
         tensors[name] = torch.from_numpy(array)
-    for name, array in arrays.items():
+    for name, array in contents.arrays.items():
         tensors[name] = torch.from_numpy(np.array(array, array.dtype.newbyteorder("=")))
-    tensors["packio"] = text
+    tensors["packio"] = contents.text
     sink = _Sink(file)
     with _aligned():
         # A file object, for the name of a path would be in the archive.
         torch.save(tensors, sink)  # type: ignore[arg-type]  # it needs no more than these methods
     sink.check()
+    file.flush()
+    found = members(file.fileno(), path)
+    return {name: found.get(f"data/{i}", (0, 0))[0] for i, name in enumerate(contents.blobs)}
 
 
 @contextlib.contextmanager

@@ -178,7 +178,13 @@ def _zip_problem(info: zipfile.ZipInfo, size: int) -> str:
 def read(descriptor: int, extent: Extent, *, is_image: bool = False) -> bytes:
     if extent.size > _files.MAX_BYTES:
         raise DecodeError(f"{extent.size} bytes; the limit is {_files.MAX_BYTES:,}")
-    start = extent.offset if extent.method == TAR else _content(descriptor, extent)
+    start = extent.offset
+    if extent.method != TAR:
+        header = _exactly(descriptor, _LOCAL_HEADER.size, start)
+        signature, name_length, extra_length = _LOCAL_HEADER.unpack(header)
+        if signature != b"PK\3\4":
+            raise DecodeError(f"damaged: no local header at {extent.offset}")
+        start += len(header) + name_length + extra_length
     if is_image and extent.size > _files.LARGE:
         head = _exactly(descriptor, min(extent.packed, _files.HEAD_BYTES), start)
         if extent.method == _DEFLATED:
@@ -192,15 +198,6 @@ def read(descriptor: int, extent: Extent, *, is_image: bool = False) -> bytes:
     if len(data) != extent.size or zlib.crc32(data) != extent.check:
         raise DecodeError("damaged: its size or CRC-32 is not the one in the archive's directory")
     return data
-
-
-def _content(descriptor: int, extent: Extent) -> int:
-    header = _exactly(descriptor, _LOCAL_HEADER.size, extent.offset)
-    signature, name_length, extra_length = _LOCAL_HEADER.unpack(header)
-    if signature != b"PK\3\4":
-        raise DecodeError(f"damaged: no local header at {extent.offset}")
-    start: int = extent.offset + len(header) + name_length + extra_length
-    return start
 
 
 def _exactly(descriptor: int, length: int, offset: int) -> bytes:

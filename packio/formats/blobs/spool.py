@@ -148,7 +148,11 @@ class BlobSpool:
         with output_errors(self._path, len(self)):
             for record in records:
                 self._add_fields(record)
-                self._add_shape(record)
+                if IMAGE in record.fields and len(self._shapes) < 2:
+                    facts = record.facts
+                    shape = (facts.channels, facts.height, facts.width)
+                    shape = shape if facts.encoding == "raw" else (0, 0, 0)
+                    self._shapes.add((*shape, len(record.image.data)))
                 self._keys += record.key
                 self._key_lengths.append(len(record.key))
                 self._has_meta = self._has_meta or record.meta is not None
@@ -180,15 +184,6 @@ class BlobSpool:
         self.blobs[name] = blob or Blob(self._path.with_name(f"{self._path.name}.{name}"))
         for _ in range(len(self)):
             self.blobs[name].add(None)
-
-    def _add_shape(self, record: Record[Field]) -> None:
-        if IMAGE not in record.fields:
-            return
-        shape = (record.facts.channels, record.facts.height, record.facts.width)
-        if record.facts.encoding != "raw":
-            shape = (0, 0, 0)
-        if len(self._shapes) < 2:
-            self._shapes.add((*shape, len(record.image.data)))
 
     def pixels(self) -> Pixels | None:
         """The images as one array, where all of them are raw pixels of one shape and type."""
@@ -256,7 +251,9 @@ class BlobSpool:
         if self._boxes:
             others["boxes"] = np.concatenate(self._boxes)
             for name in sorted(self._box_columns, key=lambda name: (name != "labels", name)):
-                others[f"box_{name}"] = _joined(self._box_columns[name])
+                parts = self._box_columns[name]  # float32 unless all values are whole numbers
+                is_float = any(len(part) and part.dtype.kind == "f" for part in parts)
+                others[f"box_{name}"] = np.concatenate(parts).astype("<f4" if is_float else "<i8")
             others["box_offsets"] = _offsets(_int64(self._box_counts))
         values = {name: self._values(name) for name in self._order()}
         return ShardColumns(values, others), self._header()
@@ -307,12 +304,6 @@ def output_errors(path: Path, count: int) -> Iterator[None]:
         raise OutputError(
             f"{path}: cannot be written after {count} records: {error}: {room_beside(path)}"
         ) from error
-
-
-def _joined(parts: list[np.ndarray]) -> np.ndarray:
-    """The values of a column of boxes: int64 if all of them are whole numbers, else float32."""
-    is_float = any(len(part) and part.dtype.kind == "f" for part in parts)
-    return np.concatenate(parts).astype("<f4" if is_float else "<i8")
 
 
 def _int64(values: array[int]) -> np.ndarray:

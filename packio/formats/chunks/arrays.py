@@ -140,7 +140,7 @@ def _images(
         _check(stored, folder)
     labels = _labels(path, there, name, label, count)
     whole = array.block[1:] == array.shape[1:]
-    ranged = stored.is_plain and whole and pixels.is_as_stored(array.dtype)
+    ranged = not stored.otherwise and whole and pixels.is_as_stored(array.dtype)
 
     def found() -> Iterator[Record[Place]]:
         zeros, rows = (0,) * (len(array.shape) - 1), array.block[0]
@@ -181,7 +181,7 @@ def _check(stored: ForeignArray, folder: Path) -> None:
     for numbers in blocks(array):
         if scanning.is_left_out(folder / array.block_name(*numbers), array):
             continue
-        if stored.is_plain:
+        if not stored.otherwise:
             shape = scanning.block_shape(folder, array, numbers)
             total += math.prod(shape) * array.dtype.itemsize
         else:

@@ -75,13 +75,9 @@ class ForeignArray(NamedTuple):
 
     array: Array
     chunk: tuple[int, ...]  # shape of what is decoded at once: the block, or less
-    otherwise: str = ""  # why the values are no byte ranges; empty: they lie in the blocks as such
+    otherwise: str = ""  # why the values are no byte ranges; "": they lie in the blocks as they are
     decode: Decode | None = None
     library: Callable[[Path], Load] | None = None  # opens the array at a path
-
-    @property
-    def is_plain(self) -> bool:
-        return not self.otherwise
 
     def plain(self, where: str) -> Array:
         if self.otherwise:
@@ -193,26 +189,22 @@ class Writer(spool.Writer):
 
     def _write(self) -> Written:
         columns, header = self._spool.finish()
-        pixels = self._pixels()
+        pixels = self._spool.pixels()
+        if pixels is not None:  # the bytes of raw pixels are little-endian, those of N5 are not
+            array = self._layout.array(pixels.shape, pixels.shape, pixels.dtype)
+            pixels = pixels if array.dtype == pixels.dtype else None
         places, values = {}, dict(columns.values)
         for name, found in columns.values.items():
             ranges, offsets = self._cut(name, found.length, pixels if name == IMAGE else None)
             places[name] = found.without_absent(ranges)
             values[name] = found._replace(offsets=offsets)
-        for name, array in ShardColumns(values, columns.others).arrays(lengths=True).items():
+        for name, column in ShardColumns(values, columns.others).arrays(lengths=True).items():
             if pixels is None or name not in ("offsets", "length"):
-                self._write_array(name, array)
+                self._write_array(name, column)
         attributes = {"packio": header.text(self._layout.container, self._classes)}
         self._write_json("", self._layout.describe_group(attributes))
         info = {"version": VERSION, **(pixels.info if pixels is not None else {})}
         return Written(tuple(self._files), places, tuple(sorted(self._sidecars)), info)
-
-    def _pixels(self) -> Pixels | None:
-        pixels = self._spool.pixels()
-        if pixels is None:
-            return None
-        array = self._layout.array(pixels.shape, pixels.shape, pixels.dtype)
-        return pixels if array.dtype == pixels.dtype else None  # big-endian: no raw pixels
 
     def _cut(
         self, field: str, length: np.ndarray, pixels: Pixels | None

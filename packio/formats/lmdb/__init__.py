@@ -88,7 +88,9 @@ class Lmdb(Format):
         labels, others = _read_labels(path), [_Other(*found) for found in _others(path)]
         if not labels and not others:
             for stored in layouts.scan(path, reading):
-                yield stored.record()
+                key = stored.name if stored.key is None else stored.key
+                place = stored.place("image")
+                yield Record(key, {IMAGE: place}, stored.label, meta=stored.meta)
             return
         check_reading(path, reading)
         for stored in layouts.own(path):

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from packio.errors import IntegrityError, NotAPackError, OptionError
 from packio.formats.blobs import ranges
 from packio.formats.blobs.ranges import Input
-from packio.sample.record import IMAGE, Facts, Place, Record
+from packio.sample.record import Facts, Place
 
 DATA_NAME = "data.mdb"
 EMPTY = 2**64 - 1  # root page of an empty tree
@@ -155,10 +155,6 @@ class Entry(NamedTuple):
     def place(self, kind: str) -> Place:
         """Where the value lies, as the value of a field."""
         return Place(kind, self.file, self.offset, self.length, facts=self.facts)
-
-    def record(self) -> Record[Place]:
-        key = self.name if self.key is None else self.key
-        return Record(key, {IMAGE: self.place("image")}, self.label, meta=self.meta)
 
 
 class Database(Input):

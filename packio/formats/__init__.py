@@ -135,10 +135,7 @@ class Format(Protocol):
         return name.lower().endswith(self.caps.suffixes)
 
     def siblings(self, path: Path) -> list[Path]:
-        """Further files of a shard, beside the shard, that hold fields of its samples.
-
-        Example: ``train.mask.rec`` holds the masks of the shard ``train.rec``.
-        """
+        """Files beside a shard that hold fields of its samples, as ``train.mask.rec``."""
         return []
 
     def shards(self, names: Sequence[str], content: Callable[[str], bytes | None]) -> Sequence[str]:
@@ -191,27 +188,15 @@ class Format(Protocol):
         return None
 
     def identity(self, path: Path) -> Any:
-        """A JSON value that changes when the format's own library changes a shard in place.
-
-        None: files of this format are not changed in place.
-        """
+        """A JSON value that changes when the format's library changes a shard in place, or None."""
         return None
 
     def unsplit(self, raw: bytes) -> bytes:
-        """Join a value that lies in several parts.
-
-        Raises:
-            IntegrityError: the parts do not fit together.
-        """
+        """Join a value that lies in several parts; IntegrityError: they do not fit together."""
         return raw
 
     def finish(self, folder: Path, shards: Sequence[str]) -> list[str]:
-        """Write what belongs to a whole directory pack; return the names of these files.
-
-        Args:
-            folder: The folder of the pack.
-            shards: Names of its shards in the folder.
-        """
+        """Write what belongs to a pack of shards in a folder; return the names of these files."""
         return []
 
 

@@ -99,9 +99,7 @@ class ListedFile(NamedTuple):
 class ScratchFile:
     """A file without a name, closed when nothing refers to this object any more.
 
-    Args:
-        folder: Folder of the file, on a disk with room; None takes the system's (``TMPDIR``).
-        doing: What fills the file, for the message about a full disk: "samples were put aside".
+    Its folder has room; None: the system's (``TMPDIR``). `doing` says what fills it, in an error.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None, doing: str) -> None:

@@ -56,10 +56,7 @@ class Reader:
 
 
 class ReaderApart:
-    """Read images through the library of their format, which may crash or hang over damage.
-
-    The library works in another process: see `packio.system.isolation`. Otherwise as `Reader`.
-    """
+    """As `Reader`, in another process, as a library may crash or hang over damage."""
 
     def __init__(self, path: Path, reading: Reading, find: str) -> None:
         self._arguments = path, reading, find

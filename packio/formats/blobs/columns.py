@@ -65,10 +65,10 @@ def prefix(field: str) -> str:
 
 
 class Header(NamedTuple):
-    """What the text ``packio`` says: which fields and columns of boxes there are.
+    """What the text ``packio`` says, besides classes, format, samples and version.
 
-    The text has the keys classes, format, samples and version; "fields" (name → kind) where there
-    are fields besides image and mask, and "box_columns" where boxes have more than labels.
+    That is "fields" (name → kind) where there are fields besides image and mask, and "box_columns"
+    where boxes have more than labels.
     """
 
     fields: Mapping[str, str] = MappingProxyType({})

@@ -180,10 +180,7 @@ def _check_chunks(dataset: Any, stored: int, where: str) -> None:
 
 
 def chunk_offsets(dataset: Any, path: Path) -> np.ndarray | None:
-    """Tell where the chunks of a dataset lie: (chunks,) int64 bytes.
-
-    None if the chunks are filtered, or do not consist of whole rows.
-    """
+    """Where chunks lie, (chunks,) int64 bytes; None: they are filtered, or are no whole rows."""
     filters = dataset.id.get_create_plist().get_nfilters()
     whole = dataset.chunks is not None and dataset.chunks[1:] == dataset.shape[1:]
     if not whole or filters or not is_plain(dataset):

@@ -41,10 +41,7 @@ _MOST_BYTES = 0xFFFFFFFF  # of one value: LMDB's MAXDATASIZE
 
 
 def find(path: Path, reading: Reading) -> FoundSamples:
-    """Open a database for reading images by their numbers, in the order of the keys.
-
-    An image is a value, or the image in the value if that is a Datum.
-    """
+    """Open a database for reading images, values or within Datums, in the order of the keys."""
     if reading.database is not None:
         raise OptionError(f"{path}: a database with a name is read by access='range' alone")
     has_own_keys = pages.is_of_version_3(path) or (path / LABELS_NAME).exists()

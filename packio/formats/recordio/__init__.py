@@ -143,10 +143,9 @@ class RecordIO(Format):
         return [sibling for sibling, _, _ in _siblings(path)]
 
     def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
-        """Yield every sample, in the order of the file, by walking its frames.
+        """Yield every sample, keyed by the number of its record.
 
-        The key of a sample is the number of its record. ``NAME.idx`` only tells whether the file
-        was cut off between two records.
+        ``NAME.idx`` only tells whether the file was cut off between two records.
         """
         check_reading(path, reading)
         others = {name: (file, kind) for file, name, kind in _siblings(path)}

@@ -40,10 +40,7 @@ class TarMember(NamedTuple):
 
 
 def members(file: Input) -> Iterator[TarMember]:
-    """Yield the ordinary files of an archive, in order; directories are left out.
-
-    A hard link is a member of its own name with the content of an earlier member.
-    """
+    """Yield the ordinary files of an archive; a hard link has the content of an earlier member."""
     _check_is_tar(file)
     _check_end(file, (yield from _walked(file)))
 

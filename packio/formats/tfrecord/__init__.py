@@ -110,9 +110,8 @@ class TFRecord(Format):
         return is_head(head) or _NAME.search(name.lower()) is not None
 
     def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
-        """Yield every record, in order; lengths and data are checked by their CRCs.
+        """Yield every record: 18 µs, and 11 µs for each 100 KB, for reading and the checksum.
 
-        A record takes 18 µs, and 11 µs more for each 100 KB, for reading and the checksum.
         ``reading`` names the features of image and label; None: the first of a usual name.
         """
         check_reading(path, reading, "image", "label")

@@ -240,6 +240,22 @@ class Places:
         return Ranges(file, offset, length, split if split.any() else None)
 
 
+class ApartField:
+    """A field whose values lie apart from the samples, in their order, each with its sample."""
+
+    def __init__(self, name: str, values: Iterator[tuple[Any, Place]]) -> None:
+        self.name, self._values, self.taken = name, values, 0
+        self.left = next(values, None)  # the sample and the value that come next
+
+    def of(self, sample: Any) -> Place | None:
+        """The value of a sample; ask in the order of the samples."""
+        if self.left is None or self.left[0] != sample:
+            return None
+        place = self.left[1]
+        self.left, self.taken = next(self._values, None), self.taken + 1
+        return place
+
+
 def added_shard(form: Format, shard: str, name: str, kind: str) -> str:
     """Name of the container that holds a field that was added to the samples of a shard later.
 

@@ -51,11 +51,11 @@ from typing import Any
 import numpy as np
 
 from packio.errors import IntegrityError
-from packio.formats import Caps, Format, Reading, check_reading
+from packio.formats import ApartField, Caps, Format, Reading, check_reading
 from packio.formats.blobs.by_library import ReaderApart
 from packio.formats.lmdb import layouts, pages
 from packio.formats.lmdb.library import LABELS_NAME, LmdbWriter
-from packio.formats.lmdb.pages import DATA_NAME, MAGIC_BYTES, Entry
+from packio.formats.lmdb.pages import DATA_NAME, MAGIC_BYTES
 from packio.formats.wire import unescaped
 from packio.sample.fields import KINDS
 from packio.sample.record import IMAGE, MASK, Place, Record
@@ -85,7 +85,8 @@ class Lmdb(Format):
         in values that are dicts; ``reading.database`` the name of a database within.
         """
         check_reading(path, reading, "label", "database")
-        labels, others = _read_labels(path), [_Other(*found) for found in _others(path)]
+        labels = _read_labels(path)
+        others = [ApartField(n, _values_apart(at, kind)) for at, n, kind in _others(path)]
         if not labels and not others:
             for stored in layouts.scan(path, reading):
                 key = stored.name if stored.key is None else stored.key
@@ -100,7 +101,9 @@ class Lmdb(Format):
             fields = {name: place for name, place in found if place is not None}
             yield Record(key, {IMAGE: stored.place("image"), **fields}, label)
         for other in others:
-            other.check_end()
+            if other.left is not None:
+                where = path / Path(other.left[1].file).parent
+                raise IntegrityError(f"{where}: {other.left[0]!r} is of no sample; pack again")
 
     def writer(
         self, path: Path, *, count: int, size: int, classes: Sequence[str], **options: Any
@@ -117,26 +120,10 @@ class Lmdb(Format):
 FORMAT = Lmdb()
 
 
-class _Other:
-    """The values of a field that is not the image; they lie in a database of their own."""
-
-    def __init__(self, path: Path, name: str, kind: str) -> None:
-        self.name, self._kind, self._path = name, kind, path
-        self._rest = layouts.own(path, datums=kind in ("image", "mask"))
-        self._next: Entry | None = next(self._rest, None)
-
-    def of(self, key: bytes) -> Place | None:
-        """The value of the sample with an LMDB key; ask in ascending order."""
-        found = self._next
-        if found is None or found.name != key:
-            return None
-        self._next = next(self._rest, None)
-        place = found.place(self._kind)
-        return place._replace(file=f"{self._path.name}/{place.file}")
-
-    def check_end(self) -> None:
-        if self._next is not None:
-            raise IntegrityError(f"{self._path}: {self._next.name!r} is of no sample; pack again")
+def _values_apart(path: Path, kind: str) -> Iterator[tuple[bytes, Place]]:
+    """The LMDB key and the value of each sample that has a value in a database of a field."""
+    for entry in layouts.own(path, datums=kind in ("image", "mask")):
+        yield entry.name, entry.place(kind)._replace(file=f"{path.name}/{entry.file}")
 
 
 def _others(path: Path) -> Iterator[tuple[Path, str, str]]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError
+from packio.formats import ApartField
 from packio.formats.blobs.ranges import Input, opened
 from packio.sample.record import IMAGE, Place, Record
 
@@ -85,7 +86,7 @@ def samples(path: Path, others: Mapping[str, tuple[Path, str]]) -> Iterator[Reco
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(_checked(path))
         fields = [
-            _OtherField(name, kind, stack.enter_context(_checked(other)))
+            ApartField(name, _values_apart(stack.enter_context(_checked(other)), kind))
             for name, (other, kind) in others.items()
         ]
         count = 0
@@ -97,31 +98,16 @@ def samples(path: Path, others: Mapping[str, tuple[Path, str]]) -> Iterator[Reco
             yield Record(b"%d" % record.number, places, _label(file, record))
             count += 1
         for field in fields:
-            field.check_end(count)
+            if field.left is not None:
+                raise IntegrityError(
+                    f"{others[field.name][0]}: record {field.taken} is of sample {field.left[0]}; "
+                    f"expected ascending ids below {count}, so restore the file or pack again"
+                )
 
 
-class _OtherField:
-    """The values of a field, whose records have the ids of their samples."""
-
-    def __init__(self, name: str, kind: str, file: Input) -> None:
-        self.name, self._kind, self._file = name, kind, file
-        self._rest = _records(file)
-        self._next = next(self._rest, None)
-
-    def of(self, number: int) -> Place | None:
-        """The value of the sample with a number; ask in ascending order."""
-        found = self._next
-        if found is None or found.id != number:
-            return None
-        self._next = next(self._rest, None)
-        return _place(self._kind, self._file, found)
-
-    def check_end(self, count: int) -> None:
-        if self._next is not None:
-            raise IntegrityError(
-                f"{self._file.path}: record {self._next.number} is of sample {self._next.id}; "
-                f"expected ascending ids below {count}, so restore the file or pack again"
-            )
+def _values_apart(file: Input, kind: str) -> Iterator[tuple[int, Place]]:
+    """The id of the sample and the value of each record in the file of a field."""
+    return ((record.id, _place(kind, file, record)) for record in _records(file))
 
 
 class _RecRecord(NamedTuple):

@@ -46,7 +46,7 @@ def test_the_module_needs_no_h5py(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['h5py'] = None; from pathlib import Path;"
         "from packio import errors; from packio.formats import hdf5\n"
-        "try: hdf5.FORMAT.writer(Path(sys.argv[1]), count=1)\n"
+        "try: hdf5.FORMAT.writer(Path(sys.argv[1]), count=1, size=1, classes=())\n"
         "except errors.MissingPackageError as error: print(error)"
     )
     assert "pip install 'packio[hdf5]'" in one_file.in_a_process(code, tmp_path / "out.h5")

@@ -54,9 +54,8 @@ class Chunked(Format):
         yield from scanning.scan(path, layout) if found is None else found.records
 
     def writer(
-        self, path: Path, *, count: int = 0, size: int = 0, classes: Sequence[str] = (),
-        **options: Any,
-    ) -> Writer:  # fmt: skip
+        self, path: Path, *, count: int, size: int, classes: Sequence[str], **options: Any
+    ) -> Writer:
         return Writer(self.layout(path), path, classes)
 
     def reader(self, path: Path, reading: Reading) -> by_library.Reader:

@@ -73,9 +73,8 @@ class Hdf5(Format):
             yield from _found(file, path, reading).records
 
     def writer(
-        self, path: Path, *, count: int = 0, size: int = 0, classes: Sequence[str] = (),
-        **options: Any,
-    ) -> FileWriter:  # fmt: skip
+        self, path: Path, *, count: int, size: int, classes: Sequence[str], **options: Any
+    ) -> FileWriter:
         h5py = registry.require("h5py", "hdf5")
         return FileWriter(path, classes, "hdf5", functools.partial(_fill, h5py))
 

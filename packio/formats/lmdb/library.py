@@ -153,15 +153,10 @@ class LmdbWriter:
         # py-lmdb 3 writes both versions of the format; older ones do not know the option.
         options = {"lib_version": 0} if int(self._lmdb.__version__.split(".")[0]) >= 3 else {}
         return self._lmdb.open(
-            os.fsencode(self.path),
-            map_size=self._map_size,
+            os.fsencode(self.path), map_size=self._map_size, lock=False, writemap=False,
             meminit=True,  # otherwise the heap's old bytes get into the file
-            lock=False,
-            sync=False,  # once, in close
-            map_async=False,
-            writemap=False,
-            **options,
-        )
+            sync=False, map_async=False, **options,  # it is synced once, in close
+        )  # fmt: skip
 
     @contextlib.contextmanager
     def _output_errors(self) -> Iterator[None]:

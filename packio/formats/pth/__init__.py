@@ -74,9 +74,8 @@ class Pth(Format):
         yield from found
 
     def writer(
-        self, path: Path, *, count: int = 0, size: int = 0, classes: Sequence[str] = (),
-        **options: Any,
-    ) -> FileWriter:  # fmt: skip
+        self, path: Path, *, count: int, size: int, classes: Sequence[str], **options: Any
+    ) -> FileWriter:
         return FileWriter(path, classes, "pth", functools.partial(_fill, path))
 
     def reader(self, path: Path, reading: Reading) -> Reader:

@@ -86,9 +86,8 @@ def _chosen(value: Any, image: str | None, path: Path) -> _Parts:
 
 def _parts(value: Any) -> _Parts:
     if isinstance(value, dict):
-        return _Parts(
-            *(_first(value, names) for names in (pixels.IMAGES, pixels.LABELS, pixels.OFFSETS))
-        )
+        usual = (pixels.IMAGES, pixels.LABELS, pixels.OFFSETS)
+        return _Parts(*(_first(value, names) for names in usual))
     if _is_row(value) and value:
         if all(map(_is_pair, value)):
             return _Parts(*zip(*value, strict=True))

@@ -23,8 +23,7 @@ from packio.datasets.transforms import warn_of_moves
 from packio.errors import KeyNotFoundError, OptionError
 from packio.images.decoders import MAX_PIXELS, Decoder
 from packio.images.geometry import Geometry
-from packio.packs import local_copy as copies
-from packio.packs import opening
+from packio.packs import caches, opening
 from packio.packs.rows import Row
 from packio.storage.sample_cache import RamCache
 from packio.system import signatures, workers
@@ -187,7 +186,7 @@ class PackDataset(Dataset):
         self.pack = path if isinstance(path, opening.Pack) else self._opened(path, access)
         self._check_format()
         if local_copy is not None:
-            self.pack = copies.open_copy(self.pack, local_copy, local_bytes)
+            self.pack = caches.open_copy(self.pack, local_copy, local_bytes)
         if cache is not None:
             self.pack.keep_in_ram(cache_bytes)
         self._chosen: Positions | None = None  # all of the pack

@@ -1,29 +1,40 @@
-"""Choosing samples of a listing by name, number and content; their order and their splits.
+"""Choosing samples of a listing by name, number and content; their order, splits and duplicates.
 
-Random numbers come from the seed and the sample's key alone. So they do not depend on the order in
-which files are found.
+Random numbers come from the seed and the sample's key alone, not from the order of files.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import functools
 import hashlib
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from packio.errors import OptionError, SourceError
-from packio.packing import duplicates
+from packio.errors import DecodeError, OptionError, SourceError
+from packio.images import encodings, perceptual
+from packio.images.decoders import Decoder
+from packio.images.frames import oriented
+from packio.sample.record import Facts, Field
 from packio.sources import Listing
+from packio.system import processors
+from packio.system.files import check_of_file
+from packio.system.pools import ThreadPool
 
 DEDUPE = (None, "report", "drop", "near")
-_SHOWN = 3  # paths in a warning
+_SHOWN = 3  # paths, or pairs, in a warning
 _MOST_SEED = 2**127 - 1  # the salt of a hash, 16 bytes
+_PATTERNS = ("include", "exclude")
+_WILDCARD = re.compile(r"[*?[]")
 _GOLDEN = 0.618033988749895  # multiples of it, modulo 1, are spread evenly
+_THREADS = 8  # they wait for the disk
+_CHUNK = 128  # samples that a thread reads in one go
+_T = TypeVar("_T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,14 +147,26 @@ class Choice:
 
     def _deduplicate(self, listing: Listing) -> Listing:
         if self.dedupe is not None:
-            listing = duplicates.deduplicate(listing, drop=self.dedupe != "report")
-        return duplicates.drop_near(listing) if self.dedupe == "near" else listing
+            listing = deduplicate(listing, drop=self.dedupe != "report")
+        return drop_near(listing) if self.dedupe == "near" else listing
 
     def _first(self, listing: Listing, there: int = 0) -> Listing:
-        """The samples in their order, up to the limit, of which some are there already."""
+        """The samples in their order, up to the limit, of which some are there already.
+
+        If there are enough, what cannot be listed is not missed.
+        """
         if self.shuffle is not None:
             listing = listing.take(_order(listing.keys, self.shuffle))
-        return listing if self.limit is None else _first(listing, max(self.limit - there, 0))
+        limit = len(listing.keys) + 1 if self.limit is None else max(self.limit - there, 0)
+        if limit > len(listing.keys):
+            return listing
+        if listing.unlisted:
+            shown = ", ".join(ascii(os.fsdecode(key)) for key, _ in listing.unlisted[:_SHOWN])
+            listing = _with_warning(
+                listing, "cannot be listed, and not missed, as "
+                f"limit={limit} is reached: {len(listing.unlisted)}, as {shown}",
+            )  # fmt: skip
+        return dataclasses.replace(listing.take(range(limit)), unlisted=[])
 
     def _match(self, listing: Listing) -> Listing:
         """The samples that the patterns take, and the unreadable paths that may hold such ones."""
@@ -154,10 +177,7 @@ class Choice:
         return dataclasses.replace(listing.take(keep), unlisted=left)
 
     def _may_hold(self, path: str) -> bool:
-        """Tell whether a path that cannot be listed may be, or may hold, a sample that is wanted.
-
-        ``cats/`` may hold samples of ``--include 'cats/*'``, but none after ``--exclude 'cats/*'``.
-        """
+        """Tell whether a path that cannot be listed may be, or may hold, a sample that is wanted."""
         if not path.endswith("/"):
             return self._is_wanted(path)
         if any(p.endswith("*") and fnmatch.fnmatchcase(path, p) for p in self.exclude):
@@ -171,21 +191,6 @@ class Choice:
 
 
 _ALL = Choice()
-_PATTERNS = ("include", "exclude")
-_WILDCARD = re.compile(r"[*?[]")
-
-
-def _first(listing: Listing, limit: int) -> Listing:
-    """The first samples of a listing. If there are enough, what cannot be listed is not missed."""
-    if limit > len(listing.keys):
-        return listing
-    if listing.unlisted:
-        shown = ", ".join(ascii(os.fsdecode(key)) for key, _ in listing.unlisted[:_SHOWN])
-        listing = _with_warning(
-            listing, "cannot be listed, and not missed, as "
-            f"limit={limit} is reached: {len(listing.unlisted)}, as {shown}",
-        )  # fmt: skip
-    return dataclasses.replace(listing.take(range(limit)), unlisted=[])
 
 
 def _with_warning(listing: Listing, warning: str) -> Listing:
@@ -216,3 +221,127 @@ def _split(listing: Listing, shares: Sequence[tuple[str, float]], seed: int) -> 
         places = (np.arange(len(members)) + offset) / len(members)
         splits[members] = np.searchsorted(edges, places, "right").clip(max=len(shares) - 1)
     return dataclasses.replace(listing, splits=splits, split_names=[name for name, _ in shares])
+
+
+def deduplicate(listing: Listing, *, drop: bool) -> Listing:
+    """Find samples with the same bytes. Only samples of equal size are read."""
+    order = np.argsort(np.asarray(listing.sizes, np.int64), kind="stable")
+    sizes = np.asarray(listing.sizes, np.int64)[order]
+    same = np.zeros(len(sizes), bool)
+    same[1:] = sizes[1:] == sizes[:-1]
+    same[:-1] |= sizes[:-1] == sizes[1:]
+    suspects = np.sort(order[same]).tolist()
+
+    def digest_of(image: Field) -> bytes:
+        return hashlib.blake2b(image.data, digest_size=16).digest()
+
+    read = functools.partial(_read_each, listing, digest_of)
+    digests = map_chunks(read, suspects, _THREADS)
+    first: dict[bytes, int] = {}
+    twins = [
+        (i, first[digest])
+        for i, digest in zip(suspects, digests, strict=True)
+        if digest is not None and first.setdefault(digest, i) != i
+    ]
+    what = "samples with the bytes of an earlier one"
+    return _leave_out(listing, twins, what, ("=", "the same bytes as"), drop=drop)
+
+
+def drop_near(listing: Listing) -> Listing:
+    """Leave out each image that looks like an earlier one that stays; all images are decoded.
+
+    See `packio.images.perceptual`. An image that cannot be decoded stays: packing it says why.
+    """
+    decoder = Decoder("auto", "RGB")
+
+    def hash_field(image: Field) -> int:
+        return hash_image(decoder, image.data, image.facts or encodings.read_facts(image.data))
+
+    read = functools.partial(_read_each, listing, hash_field)
+    hashes = list(map_chunks(read, range(len(listing.keys)), processors.usable()))
+    twins = [(twin.position, twin.of) for twin in group_twins(hashes, perceptual.THRESHOLD)]
+    what = "images that look like an earlier one"
+    return _leave_out(listing, twins, what, ("~", "looks like"), drop=True)
+
+
+def _leave_out(
+    listing: Listing, twins: list[tuple[int, int]], what: str, like: tuple[str, str], *, drop: bool
+) -> Listing:
+    if not twins:
+        return listing
+    shown = ", ".join(
+        f"{listing.keys[i]!a} {like[0]} {listing.keys[j]!a}" for i, j in twins[:_SHOWN]
+    )
+    differ = sum(
+        listing.labels is not None
+        and not np.array_equal(np.asarray(listing.label(i)), np.asarray(listing.label(j)))
+        for i, j in twins
+    )
+    others = f" ({differ} of them with another label)" if differ else ""
+    done = "left out" if drop else "kept; leave them out with --dedupe drop"
+    warning = f"{what}: {len(twins)}{others}, {done}: {shown}"
+    listing = dataclasses.replace(listing, warnings=[*listing.warnings, warning])
+    if not drop:
+        return listing
+    gone = {i for i, _ in twins}
+    dropped = [(listing.keys[i], f"{like[1]} {listing.keys[j]!a}") for i, j in twins]
+    kept = listing.take([i for i in range(len(listing.keys)) if i not in gone])
+    return dataclasses.replace(kept, dropped=[*listing.dropped, *dropped])
+
+
+class Twin(NamedTuple):
+    """An image that looks like an earlier one, which is no twin itself."""
+
+    position: int
+    of: int
+    distance: int  # bits in which their hashes differ
+
+
+def group_twins(hashes: Sequence[int | None], threshold: int) -> list[Twin]:
+    """Images that look like an earlier one, in order.
+
+    An image that looks only like such a twin is none itself, so that no chain of small changes
+    joins images that differ.
+    """
+    positions = [i for i, found in enumerate(hashes) if found is not None]
+    values = np.array([hashes[i] for i in positions], np.uint64)
+    different, firsts, groups = np.unique(values, return_index=True, return_inverse=True)
+    order = np.argsort(firsts)  # hashes in the order of their first images
+    pairs = perceptual.near(different[order], threshold)
+    of, distance = list(range(len(order))), [0] * len(order)
+    for a, b, bits in zip(*(column.tolist() for column in pairs), strict=True):
+        if of[a] == a and of[b] == b:
+            of[b], distance[b] = a, bits
+    twins = []
+    for i, group in zip(positions, np.argsort(order)[groups.reshape(-1)].tolist(), strict=True):
+        kept = positions[int(firsts[order[of[group]]])]
+        if kept != i:
+            twins.append(Twin(i, kept, distance[group]))
+    return twins
+
+
+def map_chunks(
+    read: Callable[[Sequence[int]], Iterable[_T]], positions: Sequence[int], threads: int
+) -> Iterator[_T]:
+    """What a function returns of positions, in their order; threads ask for some at a time."""
+    chunks = [positions[i : i + _CHUNK] for i in range(0, len(positions), _CHUNK)]
+    with ThreadPool(threads, "packio-duplicates") as pool:
+        for values in pool.map(lambda chunk: list(read(chunk)), chunks):
+            yield from values
+
+
+def hash_image(decoder: Decoder, data: bytes, facts: Facts) -> int:
+    return perceptual.hash_pixels(oriented(decoder(data, facts), facts.orientation))
+
+
+def _read_each(
+    listing: Listing, work: Callable[[Field], _T], positions: Sequence[int]
+) -> Iterator[_T | None]:
+    """The work done on each image; None of an image that is bad: packing it will say why."""
+    with listing.opened() as read:
+        for i in positions:
+            try:
+                yield work(read(i).image)
+            except (OSError, DecodeError) as error:
+                check_of_file(error, os.fsdecode(listing.keys[i]))
+                yield None

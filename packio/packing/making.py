@@ -17,7 +17,7 @@ from typing import Any
 
 from packio.errors import OptionError
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX
-from packio.packing import planning, sourcing, target, uploading
+from packio.packing import planning, sourcing, target
 from packio.packing.images.levels import Levels, resolve_levels
 from packio.packing.report import PackReport, make_listing_callback
 from packio.packing.run.running import Run
@@ -153,7 +153,7 @@ def pack(
         found = target.find(plan, url, run_options, overwrite=overwrite)
         if found.report is not None:
             return found.report
-        report = uploading.pack_to(url, make, resume=resume, overwrite=overwrite)
+        report = target.pack_to(url, make, resume=resume, overwrite=overwrite)
         return dataclasses.replace(report, seconds=time.monotonic() - began).with_lost(found.lost)
     report = make(out, overwrite=overwrite)
     if (advice := advise_on_place(out, plan.format)) is not None:

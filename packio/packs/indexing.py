@@ -16,6 +16,7 @@ import json
 import os
 import shlex
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,6 @@ from packio.images import native
 from packio.index import columns as made
 from packio.index import indexfile
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, PROGRESSIVE, Index
-from packio.packs import caches
 from packio.packs.collecting import Collected, check_label, index_metadata, remarks_of
 from packio.packs.querying import selections
 from packio.packs.recognising import Container, added_later, files_of, find
@@ -62,8 +62,34 @@ def cached(path: Path, reading: Reading) -> tuple[Path, Path]:
             f"one of images: packio pack {shlex.quote(str(path))} OUT.lmdb"
         )
     index = cache_folder("indexes") / f"{_fingerprint(container, reading)}{INDEX_SUFFIX}"
-    caches.make_once(index, path, functools.partial(make, path, container, reading, index))
+    make_once(index, path, functools.partial(make, path, container, reading, index))
     return index, container.root
+
+
+def make_once(place: Path, path: Path, make: Callable[[], object]) -> Path:
+    """An index in the user's cache; made if it is not there, or damaged. Of many, one makes it."""
+    try:
+        if not _is_own(place):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with locks.file_lock(place.with_suffix(".lock")):
+                if not _is_own(place):  # again: another process may have made it
+                    make()
+    except OSError as error:
+        if error.filename is None or not str(error.filename).startswith(str(place.parent)):
+            raise
+        raise CannotCreateError(
+            f"{error.filename}: {error.strerror}; the index of {path} goes there; name another "
+            "folder by PACKIO_CACHE_DIR"
+        ) from error
+    return place
+
+
+def _is_own(place: Path) -> bool:
+    """Whether this user wrote an index, and it is whole."""
+    try:
+        return place.stat().st_uid == os.geteuid() and indexfile.is_whole(place)
+    except FileNotFoundError:
+        return False
 
 
 def reindex(path: Path, place: Path | None, reading: Reading, *, seek_points: bool) -> Path:

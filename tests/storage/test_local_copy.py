@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 import packio
 from packio import registry
 from packio.errors import CannotCreateError, IntegrityError, LockedError, OptionError
-from packio.packs import local_copy
+from packio.packs import caches
 from packio.storage.local import LocalStore
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def test_an_image_folder_is_copied(
 def test_a_pack_at_a_url_is_copied(
     s3: Proxy, image_folder: pathlib.Path, near: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(local_copy, "_PIECE", 10_000)
+    monkeypatch.setattr(caches, "_PIECE", 10_000)
     url = f"s3://{s3.bucket}/near.tar"
     packio.pack(image_folder, url, shards=3)
     expected = [sample.data for sample in packio.open(url)]
@@ -238,7 +238,7 @@ def _stuck(pack: pathlib.Path, near: pathlib.Path, reads: int) -> Any:
             return read(self, file, offset, length)
 
         LocalStore.read = slow  # type: ignore[method-assign]  # in this process only
-        local_copy._THREADS = 1
+        caches._THREADS = 1
         packio.TarDataset(pack, local_copy=near)
 
     process = FORK.Process(target=work)
@@ -250,7 +250,7 @@ def _stuck(pack: pathlib.Path, near: pathlib.Path, reads: int) -> Any:
 def test_what_a_killed_process_left_is_made_anew(
     pack: pathlib.Path, near: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_copy, "_PIECE", 10_000)
+    monkeypatch.setattr(caches, "_PIECE", 10_000)
     expected = _all(packio.TarDataset(pack))
     for reads in (0, 1, 4):
         process = _stuck(pack, near, reads)
@@ -266,7 +266,7 @@ def test_waiting_ends_and_says_for_whom(
     pack: pathlib.Path, near: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = _stuck(pack, near, 0)
-    monkeypatch.setattr(local_copy, "_PATIENCE", 0.3)
+    monkeypatch.setattr(caches, "_PATIENCE", 0.3)
     with pytest.raises(LockedError, match=f"process {process.pid} on .*copied nothing"):
         packio.TarDataset(pack, local_copy=near)
     process.kill()
@@ -277,7 +277,7 @@ def test_a_copy_made_while_waiting_is_used(
     pack: pathlib.Path, near: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A holder that is slower than anybody's patience, but gets on."""
-    monkeypatch.setattr(local_copy, "_PIECE", 10_000)
+    monkeypatch.setattr(caches, "_PIECE", 10_000)
 
     def work() -> None:
         read = LocalStore.read
@@ -293,7 +293,7 @@ def test_a_copy_made_while_waiting_is_used(
     process.start()
     while process.is_alive() and not any(near.glob("*/*.part")):
         time.sleep(0.01)
-    monkeypatch.setattr(local_copy, "_fill", None)  # a second copy would fail
+    monkeypatch.setattr(caches, "_fill", None)  # a second copy would fail
     assert len(packio.TarDataset(pack, local_copy=near)) == 25
     process.join()
     assert process.exitcode == 0
@@ -312,9 +312,9 @@ shift; "$@"
 _FULL = """
 import shutil, sys, warnings
 import packio
-from packio.packs import local_copy
+from packio.packs import caches
 if sys.argv[3] == "found late":
-    local_copy.shutil.disk_usage = lambda _: shutil._ntuple_diskusage(1 << 40, 0, 1 << 40)
+    caches.shutil.disk_usage = lambda _: shutil._ntuple_diskusage(1 << 40, 0, 1 << 40)
 with warnings.catch_warnings(record=True) as told:
     warnings.simplefilter("always")
     ds = packio.TarDataset(sys.argv[1], local_copy=sys.argv[2])
@@ -365,5 +365,5 @@ def test_keys_that_lead_out_of_the_copy_are_refused(
     monkeypatch.setattr(type(ds.pack), "keys", lambda pack: [hostile] * len(pack))
     monkeypatch.setattr(type(ds.pack.storage), "read", lambda *_: b"")
     with pytest.raises(IntegrityError, match="nothing was copied"):
-        local_copy.open_copy(ds.pack, near)
+        caches.open_copy(ds.pack, near)
     assert list(tmp_path.rglob("escaped.jpg")) == []

@@ -16,7 +16,7 @@ from packio.images import perceptual
 from packio.images.decoders import Decoder
 from packio.inspecting.gallery import class_name, make_entry
 from packio.inspecting.pages import check_place, make_entries, make_page, readable, write_page
-from packio.packing import duplicates
+from packio.packing import choosing
 from packio.packs import opening
 from packio.system import processors
 
@@ -86,7 +86,7 @@ def find_duplicates(
     hashes = list[int | None]()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow's, of odd metadata
-        for value in duplicates.map_chunks(read, range(len(pack)), processors.usable()):
+        for value in choosing.map_chunks(read, range(len(pack)), processors.usable()):
             hashes.append(value)
             if progress is not None and (len(hashes) % _STEP == 0 or len(hashes) == len(pack)):
                 progress(len(hashes), len(pack))
@@ -95,7 +95,7 @@ def find_duplicates(
             t.position, pack.key(t.position), t.of, pack.key(t.of), t.distance,
             _same_label(pack, t.position, t.of),
         )
-        for t in duplicates.group_twins(hashes, threshold)
+        for t in choosing.group_twins(hashes, threshold)
     )  # fmt: skip
     if page is not None:
         write_page(page, _page(pack, found, threshold, limit, size))
@@ -109,7 +109,7 @@ def _hash_each(
     for row in pack.rows(positions):
         try:
             facts = pack.facts("image", row.position)
-            yield duplicates.hash_image(decoder, pack.read(row), facts)
+            yield choosing.hash_image(decoder, pack.read(row), facts)
         except (DecodeError, IntegrityError):
             yield None
 

@@ -23,7 +23,7 @@ from packio.index.column import Content, in_pieces
 from packio.index.columns import OF_FILES, RAGGED
 from packio.index.indexfile import INDEX_SUFFIX, Index
 from packio.index.raw_blocks import COLUMN as RAW_BLOCKS
-from packio.packs import caches, locating
+from packio.packs import indexing, locating
 from packio.packs.querying import selections
 from packio.packs.querying.selections import MARK, SOURCE_COLUMN, Selection
 from packio.storage import remote
@@ -70,7 +70,7 @@ def located(path: Path, pack: Path | None = None, *, by_key: bool = False) -> tu
     digest = hashlib.sha256(asked.encode("utf-8", "surrogateescape")).hexdigest()
     place = cache_folder("selections") / f"{digest}{INDEX_SUFFIX}"
     write = functools.partial(_write, place, selection, index, whole, name, by_key=by_key)
-    return caches.make_once(place, path, write), root
+    return indexing.make_once(place, path, write), root
 
 
 def _write(

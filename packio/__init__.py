@@ -46,8 +46,8 @@ _PUBLIC = {  # name → module
         "packing.adding_field": "add_field drop_field",
         "packing.appending": "append",
         "packing.making": "convert merge pack",
+        "packing.planning": "PackReport",
         "packing.reindexing": "reindex",
-        "packing.report": "PackReport",
         "packs.opening": "open Pack",
         "packs.page_cache": "warm",
         "sample.packed": "Sample",
@@ -105,8 +105,8 @@ if TYPE_CHECKING:
     from packio.packing.adding_field import drop_field as drop_field
     from packio.packing.appending import append as append
     from packio.packing.making import merge as merge
+    from packio.packing.planning import PackReport as PackReport
     from packio.packing.reindexing import reindex as reindex
-    from packio.packing.report import PackReport as PackReport
     from packio.packs.opening import Pack as Pack
     from packio.packs.opening import open as open  # noqa: A004 (packio.open is the public name)
     from packio.packs.page_cache import warm as warm

@@ -17,7 +17,7 @@ import torch
 from packio.errors import DecodeError, IntegrityError
 from packio.images import tensors
 from packio.packs.opening import Pack
-from packio.packs.rows import Row, RowList
+from packio.packs.table import Row, RowList
 from packio.sample import fields
 from packio.sample.record import Field
 from packio.system.threads import Threads, each

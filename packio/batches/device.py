@@ -23,7 +23,7 @@ from packio.images.decoders import Decoder
 from packio.images.geometry import Geometry
 from packio.images.regions import Need
 from packio.packs.opening import Pack
-from packio.packs.rows import Row
+from packio.packs.table import Row
 from packio.system.threads import Threads
 
 _MOST = 1 << 30  # bytes of pixels that are decoded at once; 1,900 images of 500 x 375

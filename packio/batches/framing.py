@@ -20,7 +20,7 @@ from packio.images.decoders import Decoder
 from packio.images.frames import Integer, Placement
 from packio.images.geometry import Geometry, Uniforms
 from packio.images.regions import Need
-from packio.packs.rows import FEW, Row, RowList
+from packio.packs.table import FEW, Row, RowList
 from packio.sample.record import IMAGE
 from packio.system.locks import cached_property
 

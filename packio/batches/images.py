@@ -24,7 +24,7 @@ from packio.images.geometry import Geometry
 from packio.images.regions import Decoded, Need
 from packio.packs import raw
 from packio.packs.opening import Pack
-from packio.packs.rows import Row, RowList
+from packio.packs.table import Row, RowList
 from packio.sample.levels import size_at
 from packio.sample.record import IMAGE, Facts
 from packio.system.threads import Threads, alone

@@ -21,7 +21,7 @@ from packio.images.decoders import pillow
 from packio.images.frames import Placement, oriented
 from packio.images.pixels import nearest
 from packio.packs.opening import Pack
-from packio.packs.rows import Row, RowList
+from packio.packs.table import Row, RowList
 from packio.system.threads import Threads
 
 if TYPE_CHECKING:

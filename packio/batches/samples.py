@@ -15,7 +15,7 @@ from packio.batches.columns import FieldColumn, Made
 from packio.batches.framing import Draw, Framing, Settings
 from packio.images.frames import Placement
 from packio.packs.opening import Pack
-from packio.packs.rows import Row, RowList
+from packio.packs.table import Row, RowList
 from packio.sample.fields import PIXELS
 from packio.sample.record import IMAGE
 from packio.system.threads import Threads

@@ -26,7 +26,7 @@ from packio.system.progress import Progress
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-    from packio.packing.report import PackReport
+    from packio.packing.planning import PackReport
 
 _SHOWN = 10  # lines of a list
 _PLAIN_SECONDS = 5.0  # between two plain lines of progress

@@ -34,7 +34,7 @@ from packio.errors import OptionError, PackioError, TransformError
 from packio.images.devices import side_stream
 from packio.images.frames import Placement
 from packio.packs.querying import expressions
-from packio.packs.rows import Row
+from packio.packs.table import Row
 from packio.sample.record import IMAGE
 from packio.system import workers
 

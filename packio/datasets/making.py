@@ -16,7 +16,7 @@ from packio.datasets.options import FLOATS
 from packio.datasets.shared_state import Tally
 from packio.errors import DecodeError
 from packio.packs.opening import Pack
-from packio.packs.rows import Row
+from packio.packs.table import Row
 from packio.sample.record import IMAGE
 from packio.system.threads import Threads, automatic_threads
 

@@ -24,7 +24,7 @@ from packio.errors import KeyNotFoundError, OptionError
 from packio.images.decoders import MAX_PIXELS, Decoder
 from packio.images.geometry import Geometry
 from packio.packs import caches, opening
-from packio.packs.rows import Row
+from packio.packs.table import Row
 from packio.storage.sample_cache import RamCache
 from packio.system import signatures, workers
 

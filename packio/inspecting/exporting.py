@@ -39,12 +39,9 @@ class ExportReport:
 
 
 def export(
-    pack: opening.Pack | str | os.PathLike[str],
-    out: str | os.PathLike[str],
-    *,
-    overwrite: bool = False,
-    progress: Callable[[int, int], object] | None = None,
-) -> ExportReport:
+    pack: opening.Pack | str | os.PathLike[str], out: str | os.PathLike[str], *,
+    overwrite: bool = False, progress: Callable[[int, int], object] | None = None,
+) -> ExportReport:  # fmt: skip
     """Write what the index says of each sample into a Parquet file, for DuckDB, pandas and others.
 
     The columns are ``index``, ``key``, ``label``, ``class``, ``split``, sizes, encodings and bytes

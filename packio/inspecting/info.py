@@ -16,7 +16,7 @@ from packio.errors import MissingPackageError
 from packio.images import bucketing, encodings, native
 from packio.index.indexfile import PROGRESSIVE
 from packio.packs.opening import Pack
-from packio.packs.rows import Row
+from packio.packs.table import Row
 from packio.sample.fields import PIXELS
 from packio.sample.record import IMAGE
 from packio.system import processors

@@ -18,7 +18,7 @@ import packio
 from packio.datasets.pack_dataset import PackDataset
 from packio.errors import PackioError
 from packio.measuring.turns import run_in_turns
-from packio.packs.rows import Row
+from packio.packs.table import Row
 
 _PIXELS, _LEAST = 64_000_000, 8  # of all images that are chosen; but so many images at least
 _ROUNDS = 3

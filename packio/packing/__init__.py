@@ -6,4 +6,4 @@ from packio.packing.making import convert as convert
 from packio.packing.making import dry_run as dry_run
 from packio.packing.making import merge as merge
 from packio.packing.making import pack as pack
-from packio.packing.report import PackReport as PackReport
+from packio.packing.planning import PackReport as PackReport

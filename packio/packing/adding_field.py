@@ -17,11 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from packio.errors import (
-    CannotCreateError,
-    OptionError,
-    PackioError,
-)
+from packio.errors import CannotCreateError, OptionError, PackioError
 from packio.packing import sourcing
 from packio.packing.fields import publishing
 from packio.packing.fields.job import SUFFIX, AddReport, Job, check_none_left
@@ -51,21 +47,13 @@ class DropReport:
 
 
 def add_field(
-    path: str | os.PathLike[str],
-    name: str,
-    values: str | os.PathLike[str] | Mapping[Any, Any] | Callable[[Any], Any],
-    *,
-    kind: str | None = None,
-    batch_size: int | None = None,
-    workers: int = 0,
-    missing: bool = False,
-    only_new: bool = False,
-    overwrite: bool = False,
-    resume: bool = True,
-    on_error: str = "raise",
-    max_errors: int | None = None,
+    path: str | os.PathLike[str], name: str,
+    values: str | os.PathLike[str] | Mapping[Any, Any] | Callable[[Any], Any], *,
+    kind: str | None = None, batch_size: int | None = None, workers: int = 0,
+    missing: bool = False, only_new: bool = False, overwrite: bool = False, resume: bool = True,
+    on_error: str = "raise", max_errors: int | None = None,
     progress: ProgressCallback | None = None,
-) -> AddReport:
+) -> AddReport:  # fmt: skip
     """Add a named field to all samples of a pack, as captions or cached latents.
 
     The files of the pack stay as they are. The values go into new files of the pack's format beside

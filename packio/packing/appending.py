@@ -61,18 +61,11 @@ class AppendReport:
 
 
 def append(
-    path: str | os.PathLike[str],
-    source: Any,
-    *,
-    source_kind: str | None = None,
-    shard_size: int | str | None = None,
-    num_workers: int | None = None,
-    on_error: str = "raise",
-    fields: Mapping[str, Any] | None = None,
-    compare: bool = False,
-    progress: ProgressCallback | None = None,
-    **options: Any,
-) -> AppendReport:
+    path: str | os.PathLike[str], source: Any, *, source_kind: str | None = None,
+    shard_size: int | str | None = None, num_workers: int | None = None, on_error: str = "raise",
+    fields: Mapping[str, Any] | None = None, compare: bool = False,
+    progress: ProgressCallback | None = None, **options: Any,
+) -> AppendReport:  # fmt: skip
     """Add the new samples of a source to a pack of shards. A second run adds nothing more.
 
     A sample is new if the pack does not have its key. New samples are chosen and made by the recipe

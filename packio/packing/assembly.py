@@ -20,8 +20,7 @@ from packio.index.indexfile import Index
 from packio.index.layout import origins_of
 from packio.packing.images import encode
 from packio.packing.images.levels import Levels
-from packio.packing.planning import Plan
-from packio.packing.report import Skip
+from packio.packing.planning import Plan, Skip
 from packio.packing.run import sameness
 from packio.packs import opening, pixel_statistics
 from packio.sample import levels, origins

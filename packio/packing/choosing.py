@@ -177,7 +177,7 @@ class Choice:
         return dataclasses.replace(listing.take(keep), unlisted=left)
 
     def _may_hold(self, path: str) -> bool:
-        """Tell whether a path that cannot be listed may be, or may hold, a sample that is wanted."""
+        """Tell whether a path that cannot be listed may be, or hold, a sample that is wanted."""
         if not path.endswith("/"):
             return self._is_wanted(path)
         if any(p.endswith("*") and fnmatch.fnmatchcase(path, p) for p in self.exclude):
@@ -248,10 +248,7 @@ def deduplicate(listing: Listing, *, drop: bool) -> Listing:
 
 
 def drop_near(listing: Listing) -> Listing:
-    """Leave out each image that looks like an earlier one that stays; all images are decoded.
-
-    See `packio.images.perceptual`. An image that cannot be decoded stays: packing it says why.
-    """
+    """Leave out each image that looks like an earlier one that stays; all images are decoded."""
     decoder = Decoder("auto", "RGB")
 
     def hash_field(image: Field) -> int:

@@ -47,7 +47,12 @@ def find_growth(
     options: Mapping[str, Any], fields: Mapping[str, Any] | None,
 ) -> Growth:  # fmt: skip
     """List a source as when the pack was made, and compare its keys with those of the pack."""
-    reader, recipe = sourcing.find_source(source, source_kind), _recipe(pack)
+    reader, recipe = sourcing.find_source(source, source_kind), Recipe.of(pack.metadata)
+    if recipe.is_mixed:
+        raise OptionError(
+            f"{pack.path}: merged of packs that were encoded or chosen in different ways, so it is "
+            "unknown how new samples shall be made; pack them on their own, then merge"
+        )
     listing = _list_again(reader, source, out, options, fields, pack, recipe)
     _check_labels(pack, listing)
     classes = all_classes([pack.classes, listing.classes])
@@ -73,16 +78,6 @@ def changed_keys(pack: opening.Pack, growth: Growth) -> list[str]:
         growth.there, growth.rows, pack.index_file, Treatment.of(growth.recipe)
     )
     return sorted(os.fsdecode(growth.there.keys[i]) for i in positions)
-
-
-def _recipe(pack: opening.Pack) -> Recipe:
-    recipe = Recipe.of(pack.metadata)
-    if recipe.is_mixed:
-        raise OptionError(
-            f"{pack.path}: merged of packs that were encoded or chosen in different ways, so it is "
-            "unknown how new samples shall be made; pack them on their own, then merge"
-        )
-    return recipe
 
 
 def _list_again(

@@ -19,7 +19,7 @@ from packio.errors import OptionError
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX
 from packio.packing import planning, sourcing, target
 from packio.packing.images.levels import Levels, resolve_levels
-from packio.packing.report import PackReport, make_listing_callback
+from packio.packing.planning import PackReport
 from packio.packing.run.running import Run
 from packio.packing.run.shards import RunOptions
 from packio.packs import opening
@@ -28,7 +28,9 @@ from packio.storage import urls, workshop
 from packio.storage.remote import advise_on_place
 from packio.system import locks
 from packio.system.files import absolute
-from packio.system.progress import ProgressCallback
+from packio.system.progress import Progress, ProgressCallback
+
+LISTING_SECONDS = 0.5  # between two calls of a callback while a source is listed
 
 
 def pack(
@@ -141,7 +143,7 @@ def pack(
     plan = _plan(
         source, out, format, source_kind, shards, shard_size, classes_from, fields, options,
         Levels.asked(levels, levels_quality, levels_crop), skip=skip,
-        found=make_listing_callback(progress, began),
+        found=_make_listing_callback(progress, began),
         check=check, stats=stats, seek_points=seek_points,
     )  # fmt: skip
     run_options = RunOptions(
@@ -161,22 +163,30 @@ def pack(
     return report
 
 
+def _make_listing_callback(
+    progress: ProgressCallback | None, began: float
+) -> Callable[[int], None]:
+    """The callback that a listing calls with the number of files found since the last call."""
+    found, called = 0, time.monotonic()
+
+    def tell(more: int) -> None:
+        nonlocal found, called
+        found, now = found + more, time.monotonic()
+        if progress is not None and now - called >= LISTING_SECONDS:
+            called = now
+            progress(Progress(found, 0, 0, 0, 0, now - began, "listing"))
+
+    return tell
+
+
 def dry_run(
-    source: Any,
-    out: str | os.PathLike[str],
-    *,
-    format: str | None = None,  # noqa: A002 (the public name)
-    source_kind: str | None = None,
-    shards: int = 1,
-    shard_size: int | str | None = None,
-    classes_from: str | os.PathLike[str] | Sequence[str] | None = None,
-    check: str = "header",
-    levels: int | str | None = None,
-    levels_quality: int | None = None,
-    levels_crop: int | None = None,
-    fields: Mapping[str, Any] | None = None,
-    **options: Any,
-) -> planning.DryRun:
+    source: Any, out: str | os.PathLike[str], *,
+    format: str | None = None, source_kind: str | None = None,  # noqa: A002 (the public name)
+    shards: int = 1, shard_size: int | str | None = None,
+    classes_from: str | os.PathLike[str] | Sequence[str] | None = None, check: str = "header",
+    levels: int | str | None = None, levels_quality: int | None = None,
+    levels_crop: int | None = None, fields: Mapping[str, Any] | None = None, **options: Any,
+) -> planning.DryRun:  # fmt: skip
     """Report what `pack` would do with the same arguments, and how other encodings compare.
 
     Nothing is written. Some of the images, drawn at random, are decoded, and encoded in a few ways.
@@ -262,12 +272,9 @@ def _make(
 
 
 def merge(
-    out: str | os.PathLike[str],
-    sources: Sequence[str | os.PathLike[str]],
-    *,
-    prefix: bool | Sequence[str] = False,
-    **options: Any,
-) -> PackReport:
+    out: str | os.PathLike[str], sources: Sequence[str | os.PathLike[str]], *,
+    prefix: bool | Sequence[str] = False, **options: Any,
+) -> PackReport:  # fmt: skip
     """Make one pack of several. Labels go by class name; no two packs may share a key.
 
     Every sample is copied. To train on several packs without a copy, see `ConcatPacks`.

@@ -19,21 +19,12 @@ from packio.system.files import absolute
 
 
 def reindex(
-    path: str | os.PathLike[str],
-    *,
-    label_offset: int = 0,
-    trust_plain_pickle: bool = False,
-    image: str | None = None,
-    label: str | None = None,
-    label_col: str | None = None,
-    layout: str | None = None,
-    database: str | None = None,
-    seek_points: bool | None = None,
-    index: str | os.PathLike[str] | None = None,
-    num_workers: int = 8,
-    engine: str | Executor = "local",
-    progress: Callable[[int, int], object] | None = None,
-) -> Path:
+    path: str | os.PathLike[str], *, label_offset: int = 0, trust_plain_pickle: bool = False,
+    image: str | None = None, label: str | None = None, label_col: str | None = None,
+    layout: str | None = None, database: str | None = None, seek_points: bool | None = None,
+    index: str | os.PathLike[str] | None = None, num_workers: int = 8,
+    engine: str | Executor = "local", progress: Callable[[int, int], object] | None = None,
+) -> Path:  # fmt: skip
     """Index a container anew, and write the index beside it, as `packio.pack` does.
 
     The container holds images and labels, but not all that packing knew. Class names, splits, keys,

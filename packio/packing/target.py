@@ -39,8 +39,7 @@ from packio.errors import (
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, Index
 from packio.index.layout import origins_of
 from packio.packing.assembly import deep_pixels
-from packio.packing.planning import Plan
-from packio.packing.report import SKIPPED_SUFFIX, PackReport, Skip
+from packio.packing.planning import SKIPPED_SUFFIX, PackReport, Plan, Skip
 from packio.packing.run import sameness
 from packio.packing.run.shards import RunOptions
 from packio.packs import opening

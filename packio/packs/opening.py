@@ -17,8 +17,7 @@ from packio.formats import Reading
 from packio.index.indexfile import SPLIT_RECORD, crc32c
 from packio.packs import locating
 from packio.packs.collecting import remarks_of
-from packio.packs.rows import Row
-from packio.packs.table import PackTable
+from packio.packs.table import PackTable, Row
 from packio.sample import levels
 from packio.sample.fields import PIXELS
 from packio.sample.packed import Sample, build_sample

@@ -80,11 +80,9 @@ def _sum(counts: list[int | None]) -> int | None:
 
 
 def warm(
-    path: str | os.PathLike[str],
-    *,
-    check: bool = False,
+    path: str | os.PathLike[str], *, check: bool = False,
     progress: Callable[[int, int], None] | None = None,
-) -> WarmReport:
+) -> WarmReport:  # fmt: skip
     """Bring a pack into the page cache, as far as memory goes, and tell how much of it is there.
 
     Files are read in the order of the index, each from its beginning, until memory is full. The

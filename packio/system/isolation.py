@@ -341,11 +341,16 @@ def _answer(
 
 
 def _run(parent: int, function: str, *arguments: Any) -> None:
-    """Call a function for a parent: the kernel ends this process when the parent dies."""
+    """Call a function for a parent, if it still lives."""
+    if end_with(parent):
+        find_function(function)(*arguments)
+
+
+def end_with(parent: int) -> bool:
+    """Have the kernel end this process when its parent dies; False if the parent died before."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() == parent:  # else it died before
-        find_function(function)(*arguments)
+    return os.getppid() == parent
 
 
 def _report_of(error: Exception) -> list[Any]:

@@ -10,7 +10,7 @@ import torch
 
 import packio
 from packio.packs import opening
-from packio.packs.rows import RowList
+from packio.packs.table import RowList
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,7 +22,7 @@ from packio.errors import DecodeError, IntegrityError, LimitError, MissingPackag
 from packio.images import decoders, devices, tensors
 from packio.images.decoders import nvjpeg
 from packio.packs import opening
-from packio.packs.rows import RowList
+from packio.packs.table import RowList
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

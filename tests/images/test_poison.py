@@ -24,7 +24,7 @@ from packio.images import frames, tensors
 from packio.images.frames import Frame
 from packio.images.geometry import Geometry, Uniforms
 from packio.packs import opening
-from packio.packs.rows import Row
+from packio.packs.table import Row
 from packio.sample.packed import Sample
 
 if TYPE_CHECKING:

@@ -41,8 +41,7 @@ from packio.errors import (
     SourceError,
     UnfinishedPackError,
 )
-from packio.packing import dry_run
-from packio.packing import report as report_module
+from packio.packing import dry_run, making
 from packio.storage import workshop
 
 if TYPE_CHECKING:
@@ -540,7 +539,7 @@ def test_progress_counts_up_to_everything(bad: pathlib.Path, tmp_path: pathlib.P
 def test_a_long_listing_tells_how_many_files_it_has_found(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(report_module, "LISTING_SECONDS", 0)
+    monkeypatch.setattr(making, "LISTING_SECONDS", 0)
     image = tmp_path / "image.png"
     image.write_bytes(png())
     for folder, count in (("a", 2100), ("a/deeper", 3), ("b", 1)):

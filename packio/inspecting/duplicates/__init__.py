@@ -47,14 +47,10 @@ class DuplicatesReport:
 
 
 def find_duplicates(
-    pack: opening.Pack | str | os.PathLike[str],
-    *,
-    threshold: int = perceptual.THRESHOLD,
-    html: str | os.PathLike[str] | None = None,
-    limit: int = 500,
-    size: int = 160,
+    pack: opening.Pack | str | os.PathLike[str], *, threshold: int = perceptual.THRESHOLD,
+    html: str | os.PathLike[str] | None = None, limit: int = 500, size: int = 160,
     progress: Callable[[int, int], object] | None = None,
-) -> DuplicatesReport:
+) -> DuplicatesReport:  # fmt: skip
     """Find images that look alike: the same photograph encoded anew, resized or slightly changed.
 
     All images are decoded. Cropped and mirrored copies are not found. See

@@ -34,7 +34,7 @@ from packio.inspecting.pages import (
 )
 from packio.packing.images import resizing
 from packio.packs import opening
-from packio.packs.rows import Row
+from packio.packs.table import Row
 from packio.sample import levels
 from packio.sample.fields import PIXELS, decode
 from packio.sample.record import IMAGE, Facts

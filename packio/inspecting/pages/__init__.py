@@ -69,10 +69,7 @@ def make_entries(
     """Make an entry of each item, in threads; an entry has "bytes", and "error", perhaps None."""
     began, read, bad = time.monotonic(), 0, 0
     entries = list[dict[str, Any]]()
-    with (
-        warnings.catch_warnings(),
-        ThreadPool(min(8, processors.usable()), "packio-page") as pool,
-    ):
+    with warnings.catch_warnings(), ThreadPool(min(8, processors.usable()), "packio-page") as pool:
         warnings.simplefilter("ignore")  # Pillow's, of large images and odd metadata
         for entry in pool.map(make, items):
             entries.append(entry)

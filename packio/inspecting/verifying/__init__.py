@@ -56,14 +56,10 @@ _PATIENCE, _STEP = 5.0, 0.1  # seconds to wait for another process that changes 
 
 
 def verify(
-    path: str | os.PathLike[str],
-    *,
-    decode: bool = False,
-    structure: bool | Literal["always"] = True,
-    index: str | os.PathLike[str] | None = None,
-    num_workers: int | None = None,
-    progress: ProgressCallback | None = None,
-) -> VerifyReport:
+    path: str | os.PathLike[str], *, decode: bool = False,
+    structure: bool | Literal["always"] = True, index: str | os.PathLike[str] | None = None,
+    num_workers: int | None = None, progress: ProgressCallback | None = None,
+) -> VerifyReport:  # fmt: skip
     """Check the index, the files and every field of a pack; report everything that is damaged.
 
     Nothing is changed. `packio.reindex` makes a missing or damaged index anew.

@@ -12,13 +12,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from packio.errors import (
-    DecodeError,
-    IntegrityError,
-    MissingPackageError,
-    PackioError,
-    ReadError,
-)
+from packio.errors import DecodeError, IntegrityError, MissingPackageError, PackioError, ReadError
 from packio.formats import Reader
 from packio.images import encodings
 from packio.images.decoders import Decoder

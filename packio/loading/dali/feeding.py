@@ -20,7 +20,7 @@ from packio.images.encodings import PNG_MAGIC
 from packio.images.frames import oriented
 from packio.images.regions import Need
 from packio.packs.opening import Pack
-from packio.packs.rows import Row
+from packio.packs.table import Row
 from packio.sample.record import IMAGE
 from packio.system.threads import Threads
 

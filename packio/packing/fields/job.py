@@ -25,13 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from packio.errors import (
-    BadImagesError,
-    DecodeError,
-    OptionError,
-    OutputExistsError,
-    SourceError,
-)
+from packio.errors import BadImagesError, DecodeError, OptionError, OutputExistsError, SourceError
 from packio.formats import added_shard
 from packio.index.columns import OF_FILES
 from packio.packing.fields import parts, publishing, values
@@ -409,10 +403,7 @@ class Job:
         return placed
 
     def _publish(self, kind: str, placed: Sequence[Placed]) -> tuple[str, int]:
-        """Put containers and the index in place; an old field of the name leaves the pack.
-
-        Returns the new digest, and the bytes of old values that stay in files with other fields.
-        """
+        """Put all in place; return the digest, and bytes of old values that stay in other files."""
         name, pack = self._name, self._pack
         publishing.check_free(
             pack, name, [path for one in placed for path in publishing.moved(one.record)]

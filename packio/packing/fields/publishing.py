@@ -86,8 +86,7 @@ def add(pack: opening.Pack, name: str, kind: str, found: Sequence[Placed], shop:
 def drop(pack: opening.Pack, name: str, shop: Workshop) -> tuple[str, list[str], int]:
     """Put an index without a field in place, then remove the files that held nothing else.
 
-    Returns the new digest, the names of the files that were removed, and the bytes of values that
-    stay in files that hold other fields, too.
+    Returns the digest, the files removed, and the bytes of values that stay in other files.
     """
     old = assembly.columns_of(pack.index_file)
     listed = pack.index_file.files()

@@ -89,10 +89,8 @@ def decode_scaled(image: Image.Image, data: bytes, to: Size) -> Box:
     do not change. Measured on 40 photographs resized to short sides of 128 to 256, bilinear,
     against resizing all pixels: PSNR 50 dB (median of 88; at least 42), while JPEG of quality 90
     leaves 38 dB (at least 32). At least 1 times the target would give 46 dB (at least 35), 2 times
-    53 dB (at least 47).
-
-    Returns:
-        Box of the decoded image that covers the whole image; its edge may lie within a pixel.
+    53 dB (at least 47). Returns the box of the decoded image that covers the whole image; its edge
+    may lie within a pixel.
     """
     if not encodings.has_dct(data):
         return (0, 0, *image.size)
@@ -101,10 +99,7 @@ def decode_scaled(image: Image.Image, data: bytes, to: Size) -> Box:
 
 
 def resized(image: Image.Image, to: Size, how: str, box: Box | None = None) -> Image.Image:
-    """Resize a box of an image of mode L, LA, RGB, RGBA, I;16 or F with Pillow, antialiased.
-
-    Transparent pixels have no weight.
-    """
+    """Resize a box of an image of mode L, LA, RGB, RGBA, I;16 or F, by alpha, antialiased."""
     from PIL import Image
 
     if image.size == to:
@@ -128,11 +123,7 @@ def upright(image: Image.Image, orientation: int) -> Image.Image:
 def moved_boxes(
     boxes: np.ndarray, size: tuple[float, float], to: Size, orientation: int
 ) -> np.ndarray:
-    """Move (k, 4) boxes, XYXY in pixels, with their stored image: it is resized, then turned.
-
-    Returns:
-        (k, 4) float64.
-    """
+    """Move (k, 4) boxes, XYXY pixels, with their image, resized, then turned: (k, 4) float64."""
     factors = np.array([to[0] / size[0], to[1] / size[1]] * 2)
     x0, y0, x1, y1 = (np.asarray(boxes, np.float64) * factors).T
     width, height = to

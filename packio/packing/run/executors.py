@@ -8,7 +8,6 @@ Dask, is taken as it is.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import os
 import queue
@@ -26,7 +25,6 @@ from packio.packing.run import cluster
 from packio.system import interrupts, isolation, memory
 from packio.system.pools import ThreadPool
 
-_PR_SET_PDEATHSIG = 1  # Linux, prctl(2)
 _END_SECONDS = 60  # in which a process that has closed its pipe ends
 # With -c, Python looks for modules in the current folder first, so sys.path is set before imports.
 # Without memory, libraries may wait for ever while they are imported, or when the process ends: so
@@ -126,11 +124,17 @@ class _Worker:
 
     def __init__(self) -> None:
         self._line, theirs = Pipe()
-        with theirs, _interrupts_held_back():
-            self._process = subprocess.Popen(  # noqa: S603 (our own interpreter, our own code)
-                [sys.executable, "-c", _COMMAND % (sys.path, theirs.fileno(), os.getpid())],
-                stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
-            )  # fmt: skip
+        # The process inherits the block: so Ctrl-C during its start makes no traceback there; the
+        # parent ends the process.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            with theirs:
+                self._process = subprocess.Popen(  # noqa: S603 (our own interpreter, our own code)
+                    [sys.executable, "-c", _COMMAND % (sys.path, theirs.fileno(), os.getpid())],
+                    stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
+                )  # fmt: skip
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     @property
     def alive(self) -> bool:
@@ -164,26 +168,10 @@ class _Worker:
         self._process.wait()
 
 
-@contextlib.contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    """Block SIGINT in this thread: a process that starts meanwhile inherits the block.
-
-    So Ctrl-C during the start of a process makes no traceback there; the parent ends the process.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def serve(descriptor: int, parent: int) -> None:
     """Run tasks in a process of `Processes`, until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the parent decides
-    # The kernel kills this process with its parent; one that died before is told by its number.
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
+    if not isolation.end_with(parent):
         return
     faulthandler.cancel_dump_traceback_later()
     line = Connection(descriptor)

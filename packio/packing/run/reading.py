@@ -88,11 +88,12 @@ class Treatment:
     def _with_points(self, record: Record[Field]) -> Record[Field]:
         image, facts = record.image, record.facts
         if not self.seek_points or facts.encoding != "jpeg" or facts.progressive:
-            return (
-                record if not image.points else record.with_fields(image=image._replace(points=b""))
-            )
-        points = b"" if image.points else native.seek_points(image.data)
-        return record.with_fields(image=image._replace(points=points)) if points else record
+            points = b""
+        else:
+            points = image.points or native.seek_points(image.data)
+        if points == image.points:
+            return record
+        return record.with_fields(image=image._replace(points=points))
 
     @property
     def threads(self) -> int:
@@ -121,15 +122,9 @@ KEEP = Treatment()
 
 
 def read_ahead(
-    listing: Listing,
-    positions: range,
-    *,
-    threads: int,
-    treatment: Treatment = KEEP,
-    memory: int | None = None,
-    skip: bool = False,
-    stopped: Callable[[], bool] = lambda: False,
-) -> Iterator[list[Read]]:
+    listing: Listing, positions: range, *, threads: int, treatment: Treatment = KEEP,
+    memory: int | None = None, skip: bool = False, stopped: Callable[[], bool] = lambda: False,
+) -> Iterator[list[Read]]:  # fmt: skip
     """Read and check some samples of a listing, in order, chunk by chunk.
 
     At most ``threads + 2`` chunks are in memory: each has 4 MiB of files, or one larger file.
@@ -139,11 +134,10 @@ def read_ahead(
         files, size = _PIXEL_FILES, _PIXEL_BYTES
     if memory is not None:
         size = max(1, min(size, memory // (threads + 2)))
-    chunks = _chunks(listing.sizes, positions, files, size)
     pool = ThreadPool(threads, "packio-read")
     waiting: deque[Future[list[Read]]] = deque()
     try:
-        for chunk in chunks:
+        for chunk in _chunks(listing.sizes, positions, files, size):
             waiting.append(pool.submit(_read_chunk, listing, chunk, treatment, skip, stopped))
             if len(waiting) >= threads + 2:
                 yield waiting.popleft().result()

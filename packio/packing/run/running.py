@@ -23,8 +23,7 @@ from packio.errors import (
 )
 from packio.index.indexfile import INDEX_SUFFIX, Index
 from packio.packing import assembly
-from packio.packing.planning import Plan, check_space
-from packio.packing.report import SKIPPED_SUFFIX, PackReport, Skip
+from packio.packing.planning import SKIPPED_SUFFIX, PackReport, Plan, Skip, check_space
 from packio.packing.run import cluster, executors, sameness, shards
 from packio.packing.run.shards import Done, RunOptions, Tally
 from packio.sample.recipe import Recipe
@@ -67,11 +66,7 @@ class Run:
         return self._report(finished, skipped, self._list_skipped(skipped), nothing)
 
     def write(self) -> list[Index]:
-        """Write the shards that no earlier run has finished; return the indexes of all shards.
-
-        The shards' files are then in the workshop's folder `built`; those of a part of the shards
-        stay in the journal's folder.
-        """
+        """Write the shards that are missing, into `built`, or the journal's folder if a part."""
         options, journal = self.options, self._journal
         self._begin()
         if not options.skip and self.plan.listing.unlisted:  # told before images are read for hours

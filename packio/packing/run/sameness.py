@@ -65,13 +65,8 @@ def find_differing(
 ) -> Iterator[int]:  # fmt: skip
     """Positions of samples that do not have the contents of their rows in an index.
 
-    Args:
-        listing: The samples, with the labels and the names of fields of the pack.
-        rows: The row of each sample; None: the sample was left out as bad, and should be bad.
-        index: Of the pack or shard.
-        treatment: How the samples were made.
-        known: Fingerprints of the rows: files that still have them are not read.
-        labels: Compare the labels.
+    The listing has the pack's labels and names of fields. A row is None where the sample was left
+    out as bad, and should be bad. Files that still have the known fingerprints are not read.
     """
     became = origins_of(index.metadata)
     own = {n for n in index.fields | became if origins.origin_of(n, became) is None}

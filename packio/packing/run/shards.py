@@ -25,7 +25,7 @@ from packio.formats import Format, Written
 from packio.index import columns as made
 from packio.index import indexfile
 from packio.index.building import IndexBuilder, Ranges
-from packio.packing.report import Skip
+from packio.packing.planning import Skip
 from packio.packing.run import sameness
 from packio.packing.run.reading import Read, Treatment, keep_copy, read_ahead
 from packio.sample.record import IMAGE, Field, Record

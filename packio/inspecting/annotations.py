@@ -108,11 +108,6 @@ class TableLines:
             self._box_class_of = lambda label: classes[label]
             self.has_boxes_of_classes = "boxes" in names
 
-    @property
-    def has_classes(self) -> bool:
-        """Whether lines speak of classes, so that a list of their names is needed."""
-        return bool(self._pack.classes) and bool({"label", "boxes"} & set(self._names))
-
     def line(self, position: int, files: Mapping[str, bytes]) -> bytes:
         pack, names = self._pack, self._names
         told: dict[str, Any] = {"key": pack.key(position)}

@@ -152,7 +152,7 @@ class _Extraction:
         if lines.has_boxes_of_classes:
             with tree.new(os.fsencode(COCO)) as file:
                 file.writelines(make_coco_file(self._pack, self._chosen))
-        if lines.has_classes:
+        if self._pack.classes and {"label", "boxes"} & set(self._annotations):
             names = b"".join(os.fsencode(name) + b"\n" for name in self._pack.classes)
             tree.write(names, os.fsencode(CLASS_NAMES))
 

@@ -32,8 +32,7 @@ def describe(pack: Pack) -> dict[str, Any]:
     """Describe a pack by its index alone, in values that JSON takes; no sample is read."""
     metadata, index = pack.metadata, pack.index_file
     length = index.column("image/length").array()
-    index_bytes = index.nbytes
-    per_sample = round(index_bytes / max(len(pack), 1), 1)
+    per_sample = round(index.nbytes / max(len(pack), 1), 1)
     return {
         "path": str(pack.path),
         "format": metadata["format"],
@@ -43,7 +42,7 @@ def describe(pack: Pack) -> dict[str, Any]:
         "bytes": int(length.sum()),
         "counts": metadata.get("counts", {}),
         "files": [{"path": name, "bytes": size} for name, size, _ in index.files()],
-        "index": {"bytes": index_bytes, "bytes_per_sample": per_sample},
+        "index": {"bytes": index.nbytes, "bytes_per_sample": per_sample},
         "classes": {"count": len(pack.classes), "names": pack.classes},
         "labels": _labels(pack.labels, len(pack.classes)),
         "sizes": {
@@ -79,11 +78,8 @@ def _spread(values: np.ndarray) -> dict[str, float] | None:
     if not len(values):
         return None
     middle = float(np.median(values))
-    return {
-        "min": int(values.min()),
-        "median": int(middle) if middle.is_integer() else middle,
-        "max": int(values.max()),
-    }
+    middle = int(middle) if middle.is_integer() else middle
+    return {"min": int(values.min()), "median": middle, "max": int(values.max())}
 
 
 def _field(pack: Pack, name: str) -> dict[str, Any]:
@@ -112,16 +108,15 @@ def _count_codes(chunks: Iterable[np.ndarray]) -> np.ndarray:
 def _boxes(pack: Pack) -> dict[str, Any] | None:
     if "boxes" not in pack.index_file:
         return None
-    counts = np.diff(pack.index_file.column("box_offsets").array())
-    columns = list(pack.index_file.box_columns)
+    counts = _lengths(pack, "box_offsets")
     return {"count": int(counts.sum()), "samples": int(np.count_nonzero(counts)),
-            "columns": columns}  # fmt: skip
+            "columns": list(pack.index_file.box_columns)}  # fmt: skip
 
 
 def _metadata(pack: Pack) -> dict[str, int] | None:
     if "meta_data" not in pack.index_file:
         return None
-    lengths = np.diff(pack.index_file.column("meta_offsets").array())
+    lengths = _lengths(pack, "meta_offsets")
     return {"samples": int(np.count_nonzero(lengths)), "bytes": int(lengths.sum())}
 
 
@@ -138,14 +133,14 @@ def _kinds(pack: Pack) -> dict[str, Any]:
         "dtypes": _name_codes(count("dtype"), dict(enumerate(encodings.DTYPES))),
         "oriented": int(len(pack) - count("orientation")[:2].sum()),  # 1 is upright, 0 is unset
         "progressive": int(flags[[code for code in range(256) if code & PROGRESSIVE]].sum()),
-        "seek_points": _with_points(pack),
+        "seek_points": int(np.count_nonzero(_lengths(pack, "seek_offsets"))),
     }
 
 
-def _with_points(pack: Pack) -> int:
-    if "seek_offsets" not in pack.index_file:
-        return 0
-    return int(np.count_nonzero(np.diff(pack.index_file.column("seek_offsets").array())))
+def _lengths(pack: Pack, offsets: str) -> np.ndarray:
+    """Number of values of each sample, by a column of offsets; (0,) without the column."""
+    index = pack.index_file
+    return np.diff(index.column(offsets).array()) if offsets in index else np.zeros(0, np.int64)
 
 
 def system() -> dict[str, str]:
@@ -185,12 +180,9 @@ def _labels(labels: np.ndarray | None, classes: int) -> dict[str, Any] | None:
         per_class = np.bincount(labels[inside], minlength=classes)
         kind, outside = "int", int(len(labels) - np.count_nonzero(inside))
     return {
-        "kind": kind,
-        "samples_per_class": _spread(per_class),
-        "counts": per_class.tolist(),
-        "empty_classes": int(np.count_nonzero(per_class == 0)),
-        "outside_classes": outside,
-    }
+        "kind": kind, "samples_per_class": _spread(per_class), "counts": per_class.tolist(),
+        "empty_classes": int(np.count_nonzero(per_class == 0)), "outside_classes": outside,
+    }  # fmt: skip
 
 
 class Line(NamedTuple):

@@ -15,7 +15,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -151,16 +151,6 @@ def _report(
     )  # fmt: skip
 
 
-def _warn_of_lacking(pack: opening.Pack, there: Collection[str]) -> list[str]:
-    """Warn of fields of the pack that none of the new samples has."""
-    return [
-        f"the new samples have no {name}; to add it to them: packio add "
-        f"{shlex.quote(str(pack.path))} --field {name}=FROM --only-new"
-        for name in pack.fields
-        if name not in there and not levels.divisor_of(name)
-    ]
-
-
 def _open_pack(out: Path, source: Any) -> opening.Pack:
     try:
         return sourcing.open_to_change(out)
@@ -224,11 +214,17 @@ def _add(
             files.remove(out / path.name)  # of an append that was cut short
     assembly.publish(built, out, [p.name for p in paths if p != index], indexfile.INDEX_NAME)
     count = sum(shard.metadata["samples"] for _, shard in full)
+    there = {name for shard in shards for name in shard.fields}
     warnings = (
         *report.warnings,
         *assembly.deep_pixels([shard.column("image/dtype").array() for _, shard in full]),
         *assembly.told(shards),
-        *_warn_of_lacking(pack, [name for shard in shards for name in shard.fields]),
+        *(
+            f"the new samples have no {name}; to add it to them: packio add "
+            f"{shlex.quote(str(pack.path))} --field {name}=FROM --only-new"
+            for name in pack.fields
+            if name not in there and not levels.divisor_of(name)
+        ),
     )
     return dataclasses.replace(
         report, added=count, skipped=skipped, total=len(pack) + count, digest=digest,
@@ -246,12 +242,7 @@ def _undo_killed(pack: opening.Pack, built: Path) -> None:
         if found and int(found[1]) >= first:
             files.remove(built / path.name)
             path.rename(built / path.name)
-    _restore_sidecars(pack, built)
-
-
-def _restore_sidecars(pack: opening.Pack, built: Path) -> None:
-    """Write the files of the whole pack anew, if they are not as the index lists them."""
-    out, whole = pack.index_file.path.parent, _whole_sidecars(pack)
+    whole = _whole_sidecars(pack)  # written anew, if they are not as the index lists them
     listed = {name: digest for name, _, digest in pack.index_file.files() if name in whole}
     if all((out / name).is_file() and made.sha256(out / name) == listed[name] for name in whole):
         return

@@ -257,14 +257,10 @@ def _metadata(
         "told": told(shards),
     }
     return {
-        "version": indexfile.VERSION,
-        "format": plan.format,
-        "access": "range",
-        "fields": fields,
-        "classes": listing.classes,
+        "version": indexfile.VERSION, "format": plan.format, "access": "range",
+        "fields": fields, "classes": listing.classes,
         "counts": {"found": found + earlier, "packed": packed, "skipped": left_out + earlier},
-        "source": {"kind": plan.recipe.source},
-        "recipe": plan.recipe.as_json(),
+        "source": {"kind": plan.recipe.source}, "recipe": plan.recipe.as_json(),
         "shards": of_shards(full),
         "versions": {
             **{n: v for m in reversed(old) for n, v in m.get("versions", {}).items()},
@@ -272,4 +268,4 @@ def _metadata(
             "packio": __version__,
         },
         **{name: value for name, value in more.items() if value},
-    }
+    }  # fmt: skip

@@ -34,35 +34,18 @@ LISTING_SECONDS = 0.5  # between two calls of a callback while a source is liste
 
 
 def pack(
-    source: Any,
-    out: str | os.PathLike[str],
-    *,
-    format: str | None = None,  # noqa: A002 (the public name)
-    source_kind: str | None = None,
-    shards: int = 1,
-    shard_size: int | str | None = None,
+    source: Any, out: str | os.PathLike[str], *,
+    format: str | None = None, source_kind: str | None = None,  # noqa: A002 (the public name)
+    shards: int = 1, shard_size: int | str | None = None,
     classes_from: str | os.PathLike[str] | Sequence[str] | None = None,
-    num_workers: int | None = None,
-    threads: int | None = None,
-    memory: int | str | None = None,
-    engine: str | Executor = "local",
-    part: tuple[int, int] | None = None,
-    finish: bool = False,
-    on_error: str = "raise",
-    quarantine: str | os.PathLike[str] | None = None,
-    seek_points: bool = True,
-    check: str = "header",
-    max_errors: int | None = None,
-    stats: int | None = None,
-    levels: int | str | None = None,
-    levels_quality: int | None = None,
-    levels_crop: int | None = None,
-    fields: Mapping[str, Any] | None = None,
-    resume: bool = True,
-    overwrite: bool = False,
-    progress: ProgressCallback | None = None,
-    **options: Any,
-) -> PackReport:
+    num_workers: int | None = None, threads: int | None = None, memory: int | str | None = None,
+    engine: str | Executor = "local", part: tuple[int, int] | None = None, finish: bool = False,
+    on_error: str = "raise", quarantine: str | os.PathLike[str] | None = None,
+    seek_points: bool = True, check: str = "header", max_errors: int | None = None,
+    stats: int | None = None, levels: int | str | None = None, levels_quality: int | None = None,
+    levels_crop: int | None = None, fields: Mapping[str, Any] | None = None, resume: bool = True,
+    overwrite: bool = False, progress: ProgressCallback | None = None, **options: Any,
+) -> PackReport:  # fmt: skip
     """Pack images from folders, tables, archives, packs or datasets into one container.
 
     The bytes of each image stay as they are, unless an option says otherwise. The same source gives

@@ -89,14 +89,12 @@ def index_metadata(
 ) -> dict[str, Any]:  # fmt: skip
     """The metadata of an index that was made of a container alone."""
     metadata: dict[str, Any] = {
-        "version": indexfile.VERSION,
-        "format": form,
+        "version": indexfile.VERSION, "format": form,
         **left_out.metadata(sum(count for _, count in shards)),
-        "source": {"kind": "reindex"},
-        "options": reading.names(),
+        "source": {"kind": "reindex"}, "options": reading.names(),
         "shards": [{"name": name, "samples": count} for name, count in shards],
         "versions": {"packio": __version__},
-    }
+    }  # fmt: skip
     label = columns.get("label")
     if least_label is not None and label is not None and label.ndim == 1:
         metadata["labels"] = {"min": least_label, "offset": reading.label_offset}

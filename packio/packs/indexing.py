@@ -109,23 +109,17 @@ def reindex(path: Path, place: Path | None, reading: Reading, *, seek_points: bo
     index = path / INDEX_NAME if path.is_dir() else path.with_name(path.name + INDEX_SUFFIX)
     index = place or index
     with locks.changing(index):
-        if place is None:
-            _check_appended(path)
+        rest = path.with_name(f"{path.name}{indexfile.APPENDING_SUFFIX}")
+        if place is None and os.path.lexists(rest):  # its shards may be there in part
+            raise UnfinishedPackError(
+                f"{path}: an append to it was cut short ({rest.name} is there); run the same "
+                "`packio append` again, or delete that folder to index all that is there by now"
+            )
         is_restored = _write_anew(path, container, reading, index, seek_points=seek_points)
     if is_restored:
         with locks.changing(index):  # which is another file by now
             _change_seek_points(path, index, wanted=seek_points)
     return index
-
-
-def _check_appended(path: Path) -> None:
-    """Check that no append was cut short: its shards may be there in part."""
-    rest = path.with_name(f"{path.name}{indexfile.APPENDING_SUFFIX}")
-    if os.path.lexists(rest):
-        raise UnfinishedPackError(
-            f"{path}: an append to it was cut short ({rest.name} is there); run the same `packio "
-            "append` again, or delete that folder to index all that is there by now"
-        )
 
 
 def _write_anew(
@@ -292,11 +286,9 @@ def _update(old: Index, container: Container) -> Content | None:
     form, metadata = registry.load("formats", container.format), dict(old.metadata)
     shards = [{**s, "name": names.get(s["name"], s["name"])} for s in metadata["shards"]]
     metadata |= {
-        "version": indexfile.VERSION,
-        "fields": old.fields,
-        "recipe": Recipe.of(metadata).as_json(),
-        "shards": shards,
-    }
+        "version": indexfile.VERSION, "fields": old.fields,
+        "recipe": Recipe.of(metadata).as_json(), "shards": shards,
+    }  # fmt: skip
     if "identity" in metadata:
         metadata["identity"] = [form.identity(container.root / s["name"]) for s in shards]
     return table | found, metadata

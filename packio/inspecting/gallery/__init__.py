@@ -155,25 +155,16 @@ def make_entry(
     if isinstance(label, np.ndarray):
         classes = np.flatnonzero(label > 0).tolist()
     return {
-        "index": index,
-        "key": readable(pack.key_bytes(index)),
-        "classes": classes,
-        "labelled": label is not None,
-        "split": None if split is None else readable(split),
-        "width": row.width,
-        "height": row.height,
+        "index": index, "key": readable(pack.key_bytes(index)), "classes": classes,
+        "labelled": label is not None, "split": None if split is None else readable(split),
+        "width": row.width, "height": row.height,
         "upright": [row.height, row.width] if row.orientation >= 5 else [row.width, row.height],
-        "bytes": row.length,
-        "encoding": row.encoding,
-        "orientation": row.orientation,
-        "offset": row.offset,
-        "thumbnail": None if thumbnail is None else as_base64(thumbnail),
+        "bytes": row.length, "encoding": row.encoding, "orientation": row.orientation,
+        "offset": row.offset, "thumbnail": None if thumbnail is None else as_base64(thumbnail),
         "image": None if data is None else f"data:{media};base64,{as_base64(data)}",
-        "original": media is not None,
-        "boxes": _boxes(pack, index, row),
-        "error": error,
-        "more": list(_more(pack, index, size)),
-    }
+        "original": media is not None, "boxes": _boxes(pack, index, row),
+        "error": error, "more": list(_more(pack, index, size)),
+    }  # fmt: skip
 
 
 def _boxes(pack: opening.Pack, index: int, row: Row) -> list[dict[str, Any]]:

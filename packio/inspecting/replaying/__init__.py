@@ -38,23 +38,12 @@ Steps = int | range | tuple[int, int]
 
 
 def replay(
-    data: Data,
-    steps: Steps,
-    *,
-    state: Mapping[str, Any] | _Path | None = None,
-    state_name: str | None = None,
-    epoch: int | None = None,
-    rank: int | None = None,
-    world_size: int | None = None,
-    batch_size: int | None = None,
-    drop_last: bool | None = None,
-    seed: int | None = None,
-    order_seed: int | None = None,
-    shuffle: bool = True,
-    window: int | None = None,
-    sampler: Any = None,
-    **options: Any,
-) -> Replay:
+    data: Data, steps: Steps, *, state: Mapping[str, Any] | _Path | None = None,
+    state_name: str | None = None, epoch: int | None = None, rank: int | None = None,
+    world_size: int | None = None, batch_size: int | None = None, drop_last: bool | None = None,
+    seed: int | None = None, order_seed: int | None = None, shuffle: bool = True,
+    window: int | None = None, sampler: Any = None, **options: Any,
+) -> Replay:  # fmt: skip
     """Tell which samples were in some steps of an epoch, with which crops and flips.
 
     What an argument does not say, the state says. A state of `Loader` says everything. Give an
@@ -236,10 +225,8 @@ def _find_stretches(
 
 def _find_seed(seed: int | None, state: states.State, dataset: Any) -> int | None:
     """The seed of crops and flips; None: there are none to draw."""
-    if seed is not None:
-        return seed
-    if state.seed is not None:
-        return state.seed
+    if seed is not None or state.seed is not None:
+        return state.seed if seed is None else seed
     if getattr(dataset, "seeded", False):
         return int(dataset.seed)
     if isinstance(dataset, Dataset) and not dataset._is_random:  # noqa: SLF001 (not for users)

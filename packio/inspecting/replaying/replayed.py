@@ -129,10 +129,7 @@ class Replay:
     def as_dict(self) -> dict[str, Any]:
         """Everything as plain values, which JSON takes; keys are surrogate-escaped text."""
         return {
-            "epoch": self.epoch,
-            "order": self.order,
-            "seed": self.seed,
-            "batches": [
+            "epoch": self.epoch, "order": self.order, "seed": self.seed, "batches": [
                 {
                     "step": batch.step, "rank": batch.rank, "left_out": batch.left_out,
                     "samples": [_plain(sample) for sample in batch.samples],
@@ -223,18 +220,12 @@ def _make_entry(
     if name is None:
         name = "" if sample.label is None else str(sample.label)
     return {
-        "slot": sample.slot,
-        "position": sample.position,
-        "index": sample.index,
-        "key": "" if sample.key is None else readable(sample.key),
-        "class": readable(name),
-        "width": height if upright else width,
-        "height": width if upright else height,
-        "images": images,
-        "views": [_view(placement) for placement in sample.placements or ()],
-        "bytes": 0,
-        "error": error,
-    }
+        "slot": sample.slot, "position": sample.position, "index": sample.index,
+        "key": "" if sample.key is None else readable(sample.key), "class": readable(name),
+        "width": height if upright else width, "height": width if upright else height,
+        "images": images, "views": [_view(placement) for placement in sample.placements or ()],
+        "bytes": 0, "error": error,
+    }  # fmt: skip
 
 
 def _view(placement: Placement) -> dict[str, Any]:
@@ -250,8 +241,6 @@ def _view(placement: Placement) -> dict[str, Any]:
         box += [round(start + first * ratio, 1), round(max(stop - first, 0) * ratio, 1)]
     return {
         **dict(zip(("top", "height", "left", "width"), box, strict=True)),
-        "out_height": f.out_height,
-        "out_width": f.out_width,
-        "hflip": bool(placement.hflip),
-        "vflip": bool(placement.vflip),
-    }
+        "out_height": f.out_height, "out_width": f.out_width,
+        "hflip": bool(placement.hflip), "vflip": bool(placement.vflip),
+    }  # fmt: skip

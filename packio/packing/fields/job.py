@@ -12,12 +12,11 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import itertools
 import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from types import MappingProxyType
@@ -113,7 +112,7 @@ class Job:
         if self._kept and not rows:  # every shard has values: nothing is new
             return self._report(found, pack.digest)
         if found.function is None:
-            wanted = list(self._each_row())
+            wanted = [row for first, stop in rows for row in range(first, stop)]
             if wanted and not any(keys[row] in found.known for row in wanted):
                 raise _none_fits(pack.path, name, [keys[row] for row in wanted], found)
             self._refuse([row for row in wanted if found.known.get(keys[row]) is None], found)
@@ -195,9 +194,6 @@ class Job:
             else:
                 found.append((first, stop))
         return [(first, stop) for first, stop in found if stop > first]
-
-    def _each_row(self) -> Iterator[int]:
-        return itertools.chain.from_iterable(range(*rows) for rows in self._rows())
 
     def _count(self) -> int:
         return sum(stop - first for first, stop in self._rows())

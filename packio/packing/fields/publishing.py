@@ -137,11 +137,10 @@ def _publish(
     metadata, became = dict(pack.metadata), origins_of(pack.metadata)
     is_filled = changed in pack.fields and changed in fields  # its values stay, others joined them
     metadata |= {
-        "version": indexfile.VERSION,
-        "fields": dict(fields),
+        "version": indexfile.VERSION, "fields": dict(fields),
         "recipe": Recipe.of(metadata).as_json(),
         ORIGINS: (origins.filled if is_filled else origins.without)(became, changed),
-    }
+    }  # fmt: skip
     place = pack.index_file.path
     index = shop.built / place.name
     digest = indexfile.write(index, columns, metadata)

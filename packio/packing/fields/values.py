@@ -24,6 +24,9 @@ from packio.system import files
 
 _IMAGES = (*encodings.IMAGE_SUFFIXES, ".gif", ".jp2", ".avif")
 _SHOWN = 5
+_TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
+_KEY_COLUMNS = ("key", "file_name", "filename", "path")
+_Row = tuple[str, Any, Any]  # place, for messages; key; value
 
 
 class Values(NamedTuple):
@@ -230,13 +233,6 @@ def shown(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:_SHOWN])) + more
 
 
-_TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
-_KEY_COLUMNS = ("key", "file_name", "filename", "path")
-
-
-_Row = tuple[str, Any, Any]  # place, for messages; key; value
-
-
 def _read_table(path: Path, name: str) -> dict[bytes, Any]:
     """Key → value of each row of a table: of a column of keys, and of one named as the field.
 
@@ -251,7 +247,10 @@ def _read_table(path: Path, name: str) -> dict[bytes, Any]:
     arrays = {i: _array(at, value) for i, (at, _, value) in enumerate(rows)
               if isinstance(value, list)}  # fmt: skip
     if dtype is None or dtype.kind not in "biuf":
-        dtype = _type_of({array.dtype for array in arrays.values() if array.size})
+        types = {array.dtype for array in arrays.values() if array.size}
+        kinds = {one.kind for one in types}
+        is_mixed = not kinds or "f" in kinds or {"i", "u"} <= kinds
+        dtype = np.dtype(np.float32) if is_mixed else np.result_type(*types)
     found: dict[bytes, Any] = {}
     for i, (place, given, value) in enumerate(rows):
         key = _key(place, given)
@@ -338,11 +337,3 @@ def _array(place: str, value: list[Any]) -> np.ndarray:
             "numbers of one length"
         )
     return array
-
-
-def _type_of(found: set[np.dtype]) -> np.dtype:
-    """One type for the arrays of a column."""
-    kinds = {dtype.kind for dtype in found}
-    if not kinds or "f" in kinds or {"i", "u"} <= kinds:
-        return np.dtype(np.float32)
-    return np.result_type(*found)

@@ -59,8 +59,6 @@ _WATCH_SECONDS = 1.0
 _END_SECONDS = 10.0  # to end tasks that are cancelled
 _SHOWN = 5  # nodes that a message names
 _SAMPLES = 4  # that each node reads for a comparison
-
-
 _seen: set[str] = set()  # references to what this process, on a node, has shown that it sees
 
 
@@ -202,7 +200,11 @@ class Cluster(Executor):
         self._check: list[Any] = []  # a reference, within a list so that Ray does not fetch it
         self._closed = threading.Event()
         self.headless = False  # the head of the cluster is gone: Ray must not be asked any more
-        self._wait = _wait()
+        text = os.environ.get(WAIT_VARIABLE, "")
+        try:
+            self._wait = float(text) if text else _WAIT
+        except ValueError:
+            raise OptionError(f"{WAIT_VARIABLE}={text!r}: expected seconds") from None
         memory.require_thread()
         threading.Thread(target=self._watch, name="packio-cluster", daemon=True).start()
 
@@ -306,14 +308,6 @@ class Cluster(Executor):
             self._ray.cancel(reference, force=True)
         if wait:
             self._ray.wait(references, num_returns=len(references), timeout=_END_SECONDS)
-
-
-def _wait() -> float:
-    text = os.environ.get(WAIT_VARIABLE, "")
-    try:
-        return float(text) if text else _WAIT
-    except ValueError:
-        raise OptionError(f"{WAIT_VARIABLE}={text!r}: expected seconds") from None
 
 
 def _slots(node: Mapping[str, Any]) -> int:

@@ -216,19 +216,14 @@ def _finish(
 ) -> None:
     """Make the shard's files durable, and write the shard's index into the journal."""
     beside = os.path.dirname(task.name)
+    quarantine = task.options.quarantine
     metadata: dict[str, Any] = {
-        "version": indexfile.VERSION,
-        "plan": task.journal.digest,
-        "attempt": folder.name,
-        "name": task.name,
-        "samples": len(samples),
-        "source_bytes": samples.source_bytes,
-        "fields": samples.builder.fields,
-        "noted": samples.counts,
-        "quarantine": None if task.options.quarantine is None else str(task.options.quarantine),
-        "copied": samples.copied,  # into the quarantine
+        "version": indexfile.VERSION, "plan": task.journal.digest, "attempt": folder.name,
+        "name": task.name, "samples": len(samples), "source_bytes": samples.source_bytes,
+        "fields": samples.builder.fields, "noted": samples.counts, "copied": samples.copied,
+        "quarantine": None if quarantine is None else str(quarantine),
         "skipped": [[os.fsdecode(s.key), s.reason] for s in samples.skipped],
-    }
+    }  # fmt: skip
     names: list[str] = []
     if written is None:
         files.remove(folder)
@@ -255,7 +250,7 @@ class Packed:
         self._task = task
         self.skipped: list[Skip] = []
         self.counts: dict[str, tuple[int, str]] = {}  # name → number, key of the first sample
-        self.source_bytes = self.copied = 0
+        self.source_bytes = self.copied = 0  # copied: into the quarantine
         self.builder: IndexBuilder = IndexBuilder()
         self._identities = sameness.fingerprints(task.listing)  # before anything is read
         self._packed = array("q")  # positions in the listing

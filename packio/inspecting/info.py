@@ -34,33 +34,25 @@ def describe(pack: Pack) -> dict[str, Any]:
     length = index.column("image/length").array()
     per_sample = round(index.nbytes / max(len(pack), 1), 1)
     return {
-        "path": str(pack.path),
-        "format": metadata["format"],
-        "selection": metadata.get("selection"),
-        "access": metadata.get("access", "range"),
-        "samples": len(pack),
-        "bytes": int(length.sum()),
-        "counts": metadata.get("counts", {}),
+        "path": str(pack.path), "format": metadata["format"],
+        "selection": metadata.get("selection"), "access": metadata.get("access", "range"),
+        "samples": len(pack), "bytes": int(length.sum()), "counts": metadata.get("counts", {}),
         "files": [{"path": name, "bytes": size} for name, size, _ in index.files()],
         "index": {"bytes": index.nbytes, "bytes_per_sample": per_sample},
         "classes": {"count": len(pack.classes), "names": pack.classes},
         "labels": _labels(pack.labels, len(pack.classes)),
         "sizes": {
             "height": _spread(index.column("image/height").array()),
-            "width": _spread(index.column("image/width").array()),
-            "bytes": _spread(length),
+            "width": _spread(index.column("image/width").array()), "bytes": _spread(length),
         },
         "fields": {name: _field(pack, name) for name in pack.fields},
-        "boxes": _boxes(pack),
-        "metadata": _metadata(pack),
-        **_kinds(pack),
-        "splits": _splits(pack),
-        "statistics": metadata.get("statistics"),
+        "boxes": _boxes(pack), "metadata": _metadata(pack), **_kinds(pack),
+        "splits": _splits(pack), "statistics": metadata.get("statistics"),
         "source": metadata.get("source"),
         "recipe": metadata.get("recipe") or metadata.get("options"),
         "versions": {"index": metadata["version"], **metadata.get("versions", {})},
         "digest": pack.digest,
-    }
+    }  # fmt: skip
 
 
 def in_buckets(pack: Pack, buckets: str) -> dict[str, Any]:

@@ -55,6 +55,7 @@ def name_by_folders(columns: Mapping[str, np.ndarray]) -> list[str]:
 
 NO_LABEL = "no label, though others have one"
 _MOST_LISTED = 1000
+_ABSENT = (0, -1, 0, False)  # the place of a value that is not there
 _Read = Callable[[int, int, int], bytes]  # number of a file, offset, length
 
 
@@ -128,7 +129,7 @@ class Collected:
             read or LocalStore(root, names, [(root / name).stat().st_size for name in names]).read
         )
         self._builder = IndexBuilder()
-        self._places: dict[str, _PlaceColumns] = {}
+        self._places: dict[str, array[int]] = {}  # file, offset, length, split of each value
         self._records = array("q")  # number of each in its shard
         self._ints = array("q")  # labels as found, until one is no int
         self._scalars: Distinct | None = None  # from then on: labels that are no vectors
@@ -182,9 +183,9 @@ class Collected:
             record.key, fields, label, record.split, record.boxes, record.box_columns, record.meta
         ))  # fmt: skip
         for name in places.keys() - self._places.keys():
-            self._places[name] = _PlaceColumns(len(self))
-        for name, ranges in self._places.items():
-            ranges.add(*places.get(name, _ABSENT))
+            self._places[name] = array("q", _ABSENT * len(self))
+        for name, numbers in self._places.items():
+            numbers.extend(places.get(name, _ABSENT))
         self._records.append(number)
 
     def _value(
@@ -246,8 +247,8 @@ class Collected:
     def columns(self, files: dict[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
         """The columns of the index."""
         if not len(self):
-            self._places[IMAGE] = _PlaceColumns(0)
-        places = {name: found.ranges() for name, found in self._places.items()}
+            self._places[IMAGE] = array("q")
+        places = {name: _ranges(numbers) for name, numbers in self._places.items()}
         if self.by_library:
             places[IMAGE] = places[IMAGE]._replace(offset=np.array(self._records, np.int64))
         columns = self._builder.columns(places)
@@ -277,23 +278,10 @@ def _plain(label: Any) -> Any:
     return None if is_missing(label) else label
 
 
-_ABSENT = (0, -1, 0, False)
-
-
-class _PlaceColumns:
+def _ranges(numbers: array[int]) -> Ranges:
     """Where the values of one field lie."""
-
-    def __init__(self, absent: int) -> None:
-        self._numbers = array("q", _ABSENT * absent)
-
-    def add(self, *place: int) -> None:
-        """Add the place of the next record's value: file, offset, length, whether it is split."""
-        self._numbers.extend(place)
-
-    def ranges(self) -> Ranges:
-        """All places."""
-        file, offset, length, split = np.array(self._numbers, np.int64).reshape(-1, 4).T
-        return Ranges(
-            file.astype(np.uint32), offset.copy(), length.copy(),
-            split.astype(bool) if split.any() else None,
-        )  # fmt: skip
+    file, offset, length, split = np.array(numbers, np.int64).reshape(-1, 4).T
+    return Ranges(
+        file.astype(np.uint32), offset.copy(), length.copy(),
+        split.astype(bool) if split.any() else None,
+    )  # fmt: skip

@@ -22,6 +22,7 @@ from packio.errors import (
 from packio.formats import Format, Reading
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, UNFINISHED_SUFFIX, Index
 from packio.packs import buckets, indexing, recognising
+from packio.packs.querying import selections
 from packio.storage import remote, stores, urls
 from packio.storage.local import FolderStore
 from packio.storage.store import Store
@@ -42,7 +43,7 @@ def located(path: Path, reading: Reading = _AS_IT_IS) -> tuple[Path, Path]:
     if kind is None:
         raise NoSuchPackError(f"{path}: does not exist; a pack was expected")
     index = path / INDEX_NAME if stat.S_ISDIR(kind) else path.with_name(path.name + INDEX_SUFFIX)
-    if is_selection(path):
+    if selections.is_selection(path):
         if reading.names():
             raise OptionError(f"{path}: a selection; its pack has an index already")
         return selection(path)
@@ -57,18 +58,11 @@ def located(path: Path, reading: Reading = _AS_IT_IS) -> tuple[Path, Path]:
     return indexing.cached(path, reading)
 
 
-def is_selection(path: Path) -> bool:
-    """Tell whether a file is a selection of samples of another pack."""
-    from packio.packs.querying import selections
-
-    return selections.is_selection(path)
-
-
 def selection(path: Path, pack: Path | None = None, *, by_key: bool = False) -> tuple[Path, Path]:
     """What `located` returns, of a selection; see `packio.packs.querying.selected`."""
     from packio.packs.querying import selected
 
-    if not is_selection(path):
+    if not selections.is_selection(path):
         raise OptionError(f"{path}: no selection; pack= and by_key= are of selections only")
     return selected.located(path, pack, by_key=by_key)
 
@@ -191,7 +185,7 @@ def has_index(path: Path) -> bool:
     return (
         os.path.isfile(path / INDEX_NAME)
         or (os.path.isfile(path) and os.path.isfile(beside))
-        or is_selection(path)
+        or selections.is_selection(path)
     )
 
 

@@ -40,13 +40,9 @@ def measure(
         raise OptionError(f"{pack.path}: none of {len(chosen)} images can be decoded as RGB")
     mean = [value / pixels / 255 for value in values]
     second = [square / pixels / 255**2 for square in squares]
-    return {
-        "images": measured,
-        "bad": len(chosen) - measured,
-        "seed": seed,
-        "mean": [round(m, 6) for m in mean],
-        "std": [round(math.sqrt(max(s - m * m, 0)), 6) for m, s in zip(mean, second, strict=True)],
-    }
+    std = [round(math.sqrt(max(s - m * m, 0)), 6) for m, s in zip(mean, second, strict=True)]
+    return {"images": measured, "bad": len(chosen) - measured, "seed": seed,
+            "mean": [round(m, 6) for m in mean], "std": std}  # fmt: skip
 
 
 def join_statistics(packs: Sequence[Pack]) -> dict[str, Any] | None:
@@ -63,12 +59,10 @@ def join_statistics(packs: Sequence[Pack]) -> dict[str, Any] | None:
     mean = np.average(means, 0, weights)
     second = np.average(stds**2 + means**2, 0, weights)
     return {
-        "images": sum(s["images"] for s in found),
-        "bad": sum(s["bad"] for s in found),
-        "seed": found[0]["seed"],
-        "mean": np.round(mean, 6).tolist(),
+        "images": sum(s["images"] for s in found), "bad": sum(s["bad"] for s in found),
+        "seed": found[0]["seed"], "mean": np.round(mean, 6).tolist(),
         "std": np.round(np.sqrt(np.maximum(second - mean**2, 0)), 6).tolist(),
-    }
+    }  # fmt: skip
 
 
 def _pixels(pack: Pack) -> int:

@@ -93,7 +93,7 @@ def verify(
             "Copy the pack to a disk, and verify the copy"
         )
     path, whole, root = Path(path), absolute(path), None
-    is_selection = index is None and locating.is_selection(whole)
+    is_selection = index is None and selections.is_selection(whole)
     if index is not None:
         index_path, root = locating.with_index(whole, urls.absolute(index))
     else:

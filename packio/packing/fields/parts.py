@@ -14,6 +14,7 @@ import itertools
 import json
 import os
 import re
+import sys
 import time
 import traceback
 import zipfile
@@ -89,9 +90,11 @@ def there(folder: Path) -> list[tuple[int, int, Path]]:
     return sorted((int(match[1]), int(match[2]), folder / match[0]) for match in matches)
 
 
-def whole(folder: Path) -> Iterator[tuple[int, Part]]:
-    """First row and contents of each part."""
-    for first, _, path in there(folder):
+def whole(folder: Path, start: int = 0, stop: int = sys.maxsize) -> Iterator[tuple[int, Part]]:
+    """First row and contents of each part that has some of the rows start..stop-1."""
+    for first, end, path in there(folder):
+        if first >= stop or end <= start:
+            continue
         part = read(path)
         if part is None:
             raise OSError(f"{path}: is damaged; run the command again")
@@ -124,13 +127,9 @@ class FieldTask(Task):
     def reads(self, stopped: Callable[[], bool]) -> Iterable[list[Read]]:
         """The values of the shard's rows, from the parts in the journal."""
         batch, size, keys = list[Read](), 0, self.listing.keys
-        for first, stop, path in there(self.journal.folder):
-            if first >= self.first + len(keys) or stop <= self.first:
-                continue
-            part = read(path)
-            if part is None:
-                raise OSError(f"{path}: is damaged; run the command again")
-            for row in range(max(first, self.first), min(stop, self.first + len(keys))):
+        end = self.first + len(keys)
+        for first, part in whole(self.journal.folder, self.first, end):
+            for row in range(max(first, self.first), min(first + len(part.present), end)):
                 value, fields = part.value(row - first), {IMAGE: _NO_IMAGE}
                 if value is not None:
                     facts = read_facts(value) if self.kind in PIXELS else None

@@ -29,16 +29,8 @@ from packio.index import columns as made
 from packio.index import indexfile, raw_blocks
 from packio.index.column import in_pieces
 from packio.index.indexfile import INDEX_SUFFIX, Index
-from packio.packs import buckets
+from packio.packs import buckets, collecting
 from packio.packs.buckets import EMPTY, OBJECTS, Bucket
-from packio.packs.collecting import (
-    NO_LABEL,
-    Collected,
-    LeftOut,
-    index_metadata,
-    name_by_folders,
-    remarks_of,
-)
 from packio.sample.relabelling import Relabelling
 from packio.storage import stores, urls
 from packio.storage.journal import Journal
@@ -188,7 +180,7 @@ def _make_part(
             return found.read(length, offset)
 
         with stores.opened_once(found) as opened:
-            samples = Collected(
+            samples = collecting.Collected(
                 bucket.root, [file], form, work.reading.label_offset, seek_points=work.seek_points,
                 read=read, only_labelled=only_labelled,
             )  # fmt: skip
@@ -215,7 +207,7 @@ def _publish(journal: Journal, work: Work, place: Path, url: Url) -> None:
     if len({"label" in index for part, index in each if part.samples}) > 1:  # some have no labels
         each = [(_leave_out_unlabelled(*one), one[1]) for one in each]
     found = [part for part, _ in each]
-    left_out, remarks = LeftOut(), dict[str, str]()  # of objects; each remark once, with the first
+    left_out, remarks = collecting.LeftOut(), dict[str, str]()  # each remark with its first object
     for part in found:
         left_out.add(part.skipped, part.left_out, part.name if len(found) > 1 else "")
         for remark in part.remarks:
@@ -226,7 +218,7 @@ def _publish(journal: Journal, work: Work, place: Path, url: Url) -> None:
     columns, fields, more, classes = _join(full, url)
     more += [f"{name}: {remark}" for remark, name in list(remarks.items())[:_REMARKS]]
     least = [part.least_label for part in found if part.least_label is not None]
-    metadata = index_metadata(
+    metadata = collecting.index_metadata(
         work.bucket.format, work.reading, [(p.name, p.samples) for p in found if p.samples],
         left_out, min(least, default=None), columns, access="range", fields=fields,
         classes=classes, remarks=more or None,
@@ -239,7 +231,7 @@ def _publish(journal: Journal, work: Work, place: Path, url: Url) -> None:
     indexfile.write(made_here, columns, metadata)
     with urls.errors_as(CannotCreateError, place):
         stores.at(place.parent).put(place.name, made_here)
-    for remark in remarks_of(metadata):
+    for remark in collecting.remarks_of(metadata):
         warnings.warn(f"{url}: {remark}", stacklevel=4)
 
 
@@ -247,10 +239,10 @@ def _leave_out_unlabelled(part: Part, index: Index) -> Part:
     """The part; without its samples if these have no labels, as others have."""
     if not part.samples or "label" in index:
         return part
-    left_out = LeftOut()
+    left_out = collecting.LeftOut()
     left_out.add(part.skipped, part.left_out)
     for key in index.every_key():
-        left_out.add(1, [(os.fsdecode(key), NO_LABEL)])
+        left_out.add(1, [(os.fsdecode(key), collecting.NO_LABEL)])
     return dataclasses.replace(part, samples=0, skipped=left_out.count, left_out=left_out.listed)
 
 
@@ -279,7 +271,7 @@ def _join(
             table.pop("label", None)
     joint = made.joined(made.alike(tables, set().union(*tables), where), [1] * len(tables))
     columns = {name: in_pieces(column).array() for name, column in joint.items()}
-    every = every or name_by_folders(columns)
+    every = every or collecting.name_by_folders(columns)
     keys = columns["key_data"], columns["key_offsets"]
     if not made.of_joined_keys(*keys)[1]:  # the position makes them so
         columns |= made.of_numbered_keys(*keys)

@@ -24,14 +24,7 @@ from packio.errors import OptionError, PackioError
 from packio.images import encodings
 from packio.images.decoders import MAX_PIXELS, Decoder
 from packio.images.encodings import RAW, opened
-from packio.inspecting.pages import (
-    as_base64,
-    check_place,
-    make_entries,
-    make_page,
-    readable,
-    write_page,
-)
+from packio.inspecting import pages
 from packio.packing.images import resizing
 from packio.packs import opening
 from packio.packs.table import Row
@@ -86,14 +79,14 @@ def write_contact_sheet(
     if limit < 1 or size < 1:
         raise OptionError(f"limit={limit}, size={size}: expected at least 1")
     path = Path(out)
-    check_place(path)
+    pages.check_place(path)
     indices = concatenate(selected(pack, classes, split))
     chosen = indices[np.linspace(0, len(indices) - 1, min(limit, len(indices))).astype(np.int64)]
     lengths = pack.index_file.column("image/length").take(chosen)
     smallest = np.argsort(lengths, kind="stable")
     fits = np.cumsum(lengths[smallest], dtype=np.int64) <= originals
     whole = set(chosen[smallest[fits]].tolist())
-    entries = make_entries(
+    entries = pages.make_entries(
         lambda index: make_entry(pack, index, size, original=index in whole),
         chosen.tolist(), progress, int(lengths.sum()),
     )  # fmt: skip
@@ -101,7 +94,7 @@ def write_contact_sheet(
     if len(entries) < len(indices):
         said = f"{len(entries):,} of {said}, spread evenly"
     values = make_values(pack, said, size, samples=entries)
-    written = write_page(path, make_page(Path(__file__).parent, values))
+    written = pages.write_page(path, pages.make_page(Path(__file__).parent, values))
     broken = sum(entry["error"] is not None for entry in entries)
     return SheetReport(path, len(entries), len(indices), broken, written)
 
@@ -128,11 +121,11 @@ def make_values(pack: opening.Pack, shown: str, size: int, **data: Any) -> dict[
         str(pack.metadata["format"]), f"digest {pack.digest[:12]}",
     ]  # fmt: skip
     names = {
-        "classes": [readable(name) for name in pack.classes],
-        "splits": [readable(name) for name in pack.metadata.get("splits", [])],
+        "classes": [pages.readable(name) for name in pack.classes],
+        "splits": [pages.readable(name) for name in pack.metadata.get("splits", [])],
     }
     return {
-        "title": readable(pack.path.resolve().name), "facts": facts, "size": size,
+        "title": pages.readable(pack.path.resolve().name), "facts": facts, "size": size,
         "data": {**names, **data},
     }  # fmt: skip
 
@@ -155,13 +148,14 @@ def make_entry(
     if isinstance(label, np.ndarray):
         classes = np.flatnonzero(label > 0).tolist()
     return {
-        "index": index, "key": readable(pack.key_bytes(index)), "classes": classes,
-        "labelled": label is not None, "split": None if split is None else readable(split),
+        "index": index, "key": pages.readable(pack.key_bytes(index)), "classes": classes,
+        "labelled": label is not None, "split": None if split is None else pages.readable(split),
         "width": row.width, "height": row.height,
         "upright": [row.height, row.width] if row.orientation >= 5 else [row.width, row.height],
         "bytes": row.length, "encoding": row.encoding, "orientation": row.orientation,
-        "offset": row.offset, "thumbnail": None if thumbnail is None else as_base64(thumbnail),
-        "image": None if data is None else f"data:{media};base64,{as_base64(data)}",
+        "offset": row.offset,
+        "thumbnail": None if thumbnail is None else pages.as_base64(thumbnail),
+        "image": None if data is None else f"data:{media};base64,{pages.as_base64(data)}",
         "original": media is not None, "boxes": _boxes(pack, index, row),
         "error": error, "more": list(_more(pack, index, size)),
     }  # fmt: skip
@@ -185,7 +179,7 @@ def _boxes(pack: opening.Pack, index: int, row: Row) -> list[dict[str, Any]]:
 
 def class_name(pack: opening.Pack, number: int) -> str:
     names = pack.classes
-    return readable(names[number]) if 0 <= number < len(names) else str(number)
+    return pages.readable(names[number]) if 0 <= number < len(names) else str(number)
 
 
 def _image(pack: opening.Pack, row: Row) -> bytes:
@@ -202,7 +196,7 @@ def _try(make: Callable[[], Any]) -> tuple[Any, str | None]:
         told = str(error)
     except Exception as error:  # noqa: BLE001 (Pillow's plugins raise whatever their parsers meet)
         told = f"{type(error).__name__}: {error}"
-    return None, readable(told)
+    return None, pages.readable(told)
 
 
 def _more(pack: opening.Pack, index: int, size: int) -> Iterator[dict[str, Any]]:
@@ -222,7 +216,7 @@ def _more(pack: opening.Pack, index: int, size: int) -> Iterator[dict[str, Any]]
         if name != IMAGE:
             shown, error = _try(functools.partial(_field, pack, name, index, size * _DENSITY))
             if error is not None or shown is not None:
-                yield {"name": readable(name), **(shown or {"text": error})}
+                yield {"name": pages.readable(name), **(shown or {"text": error})}
 
 
 def _field(pack: opening.Pack, name: str, index: int, edge: int) -> dict[str, str | None] | None:
@@ -234,8 +228,8 @@ def _field(pack: opening.Pack, name: str, index: int, edge: int) -> dict[str, st
         if facts.height * facts.width > MAX_PIXELS:
             raise PackioError("too many pixels to decode")
         if field.kind == "mask":
-            return {"mask": as_base64(make_mask_thumbnail(field.data, edge, facts))}
-        return {"jpeg": as_base64(make_thumbnail(field.data, edge, facts))}
+            return {"mask": pages.as_base64(make_mask_thumbnail(field.data, edge, facts))}
+        return {"jpeg": pages.as_base64(make_thumbnail(field.data, edge, facts))}
     value = decode(field)
     if isinstance(value, str):
         return {"text": value[:_SHOWN_TEXT]}

@@ -12,15 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from packio.inspecting import pages
 from packio.inspecting.info import describe
-from packio.inspecting.pages import (
-    Bar,
-    check_place,
-    make_histogram,
-    make_page,
-    readable,
-    write_page,
-)
 from packio.packs.opening import Pack
 
 _BARS = 40  # classes with a bar each, at most: the largest; a list has all,
@@ -32,13 +25,13 @@ _FREQUENT = 0.01  # if so large a share of the images has them
 def write_overview(pack: Pack, out: str | os.PathLike[str]) -> None:
     """Write an overview of a pack into an HTML file; an earlier one is replaced."""
     path = Path(out)
-    check_place(path)
+    pages.check_place(path)
     summary = describe(pack)
     values = {
-        "title": readable(pack.path.resolve().name), "facts": list(_facts(summary)),
+        "title": pages.readable(pack.path.resolve().name), "facts": list(_facts(summary)),
         **_of_classes(summary), **_of_images(pack),
     }  # fmt: skip
-    write_page(path, make_page(Path(__file__).parent, values))
+    pages.write_page(path, pages.make_page(Path(__file__).parent, values))
 
 
 def _facts(summary: dict[str, Any]) -> Iterator[str]:
@@ -48,7 +41,7 @@ def _facts(summary: dict[str, Any]) -> Iterator[str]:
     for name, count in summary["encodings"].items():
         yield f"{count:,} {name}"
     for name, count in (summary["splits"] or {}).items():
-        yield f"split {readable(name)}: {count:,}"
+        yield f"split {pages.readable(name)}: {count:,}"
     yield f"digest {summary['digest'][:12]}"
 
 
@@ -57,24 +50,25 @@ def _of_classes(summary: dict[str, Any]) -> dict[str, Any]:
     labels, names = summary["labels"], summary["classes"]["names"]
     counts = np.asarray(labels["counts"] if labels else [], np.int64)
     order = np.argsort(-counts, kind="stable")[:_LISTED]
-    told = [readable(names[i]) if i < len(names) else str(i) for i in order.tolist()]
+    told = [pages.readable(names[i]) if i < len(names) else str(i) for i in order.tolist()]
     bars = _make_bars(told, counts[order], summary["samples"])
     sizes = counts[counts > 0]
     is_many = len(bars) > _BARS
     return {
         "classes": _said_of_classes(counts, labels),
         "bars": bars[:_BARS],
-        "class_sizes": make_histogram("Sizes of classes", "samples of a class", sizes, _say_count)
-        if is_many and len(sizes) else None,
+        "class_sizes": pages.make_histogram(
+            "Sizes of classes", "samples of a class", sizes, _say_count
+        ) if is_many and len(sizes) else None,
         "listed": bars if is_many else [],
         "are_all": len(counts) <= _LISTED,
     }  # fmt: skip
 
 
-def _make_bars(names: list[str], counts: np.ndarray, total: int) -> list[Bar]:
+def _make_bars(names: list[str], counts: np.ndarray, total: int) -> list[pages.Bar]:
     most = int(counts.max(initial=1))
     return [
-        Bar(name, round(100 * count / most, 3), f"{count:,} · {count / max(total, 1):.1%}")
+        pages.Bar(name, round(100 * count / most, 3), f"{count:,} · {count / max(total, 1):.1%}")
         for name, count in zip(names, counts.tolist(), strict=True)
     ]
 
@@ -105,23 +99,23 @@ def _of_images(pack: Pack) -> dict[str, Any]:
     if len(sizes):
         label = "pixels, as Exif turns the images"
         charts = [
-            make_histogram("Width", label, sizes[:, 0], _say_count),
-            make_histogram("Height", label, sizes[:, 1], _say_count),
-            make_histogram("Aspect ratio", "width : height", sizes[:, 0] / sizes[:, 1], _say_ratio,
-                           are_ratios=True),
+            pages.make_histogram("Width", label, sizes[:, 0], _say_count),
+            pages.make_histogram("Height", label, sizes[:, 1], _say_count),
+            pages.make_histogram("Aspect ratio", "width : height", sizes[:, 0] / sizes[:, 1],
+                                 _say_ratio, are_ratios=True),
         ]  # fmt: skip
     wide, high = (int((sizes[:, i] > sizes[:, 1 - i]).sum()) for i in (0, 1))
     parts = (("landscape", wide), ("square", len(sizes) - wide - high), ("portrait", high))
     shapes = ", ".join(f"{count / len(sizes):.1%} {name}" for name, count in parts if count)
     if len(lengths):
-        charts.append(make_histogram("Bytes", "of an image, encoded", lengths, _say_bytes))
+        charts.append(pages.make_histogram("Bytes", "of an image, encoded", lengths, _say_bytes))
     return {
         "charts": charts, "frequent": _frequent(sizes),
         "shapes": shapes, "unknown": len(pack) - len(sizes),
     }  # fmt: skip
 
 
-def _frequent(sizes: np.ndarray) -> list[Bar]:
+def _frequent(sizes: np.ndarray) -> list[pages.Bar]:
     """The most frequent sizes."""
     # One number each: rows are compared much more slowly
     both, counts = np.unique(sizes[:, 0] << 32 | sizes[:, 1], return_counts=True)

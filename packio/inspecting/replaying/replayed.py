@@ -16,15 +16,8 @@ from packio.batches.draws import Drawn
 from packio.datasets.dataset import Dataset
 from packio.errors import OptionError, PackioError
 from packio.images.frames import Placement
+from packio.inspecting import pages
 from packio.inspecting.gallery import make_pixels_thumbnail
-from packio.inspecting.pages import (
-    as_base64,
-    check_place,
-    make_entries,
-    make_page,
-    readable,
-    write_page,
-)
 from packio.system.progress import ProgressCallback
 
 
@@ -115,16 +108,17 @@ class Replay:
                 raise OptionError("a page needs a dataset of packio's, which knows its images")
             break
         path = Path(out)
-        check_place(path)
+        pages.check_place(path)
         samples = [(batch, sample) for batch in self.batches for sample in batch.samples]
         make = functools.partial(_make_entry, self.dataset, size)
-        entries = iter(make_entries(make, samples, progress))
+        entries = iter(pages.make_entries(make, samples, progress))
         batches = [
             {"step": batch.step, "rank": batch.rank, "left_out": batch.left_out,
              "samples": [next(entries) for _ in batch.samples]}
             for batch in self.batches
         ]  # fmt: skip
-        return write_page(path, make_page(Path(__file__).parent, _values(self, batches, size)))
+        values = _values(self, batches, size)
+        return pages.write_page(path, pages.make_page(Path(__file__).parent, values))
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as plain values, which JSON takes; keys are surrogate-escaped text."""
@@ -213,15 +207,15 @@ def _make_entry(
     images, error = list[str](), None
     try:
         for image in source._seen(own, whole=not batch.crops_known):  # noqa: SLF001 (as above)
-            images.append(as_base64(make_pixels_thumbnail(image.numpy(), size)))
+            images.append(pages.as_base64(make_pixels_thumbnail(image.numpy(), size)))
     except PackioError as caught:
-        images, error = [], readable(str(caught))
+        images, error = [], pages.readable(str(caught))
     name = sample.class_name
     if name is None:
         name = "" if sample.label is None else str(sample.label)
     return {
         "slot": sample.slot, "position": sample.position, "index": sample.index,
-        "key": "" if sample.key is None else readable(sample.key), "class": readable(name),
+        "key": pages.readable(sample.key or ""), "class": pages.readable(name),
         "width": height if upright else width, "height": width if upright else height,
         "images": images, "views": [_view(placement) for placement in sample.placements or ()],
         "bytes": 0, "error": error,

@@ -40,19 +40,11 @@ _GRID = 32  # boxes of each kind that are looked at, to tell which level they ta
 
 @dataclasses.dataclass(frozen=True)
 class Levels:
-    """Which levels images get.
+    """Which levels images get."""
 
-    Args:
-        count: The largest number of levels of an image; the smallest levels are made first.
-            "auto": those that pay. 0: none.
-        quality: Of the JPEGs, 1 to 100.
-        crop: Pixels of a side of the training crop. No level has a short side below 1.4 times this
-            number: the smallest level's is 1.4 to 2.8 times the crop.
-    """
-
-    count: int | str = AUTO
-    quality: int = 85
-    crop: int = 224
+    count: int | str = AUTO  # of an image, at most, the smallest first; "auto": those that pay
+    quality: int = 85  # of the JPEGs, 1 to 100
+    crop: int = 224  # side of training crops, pixels; the smallest level's is 1.4 to 2.8 times it
 
     def __post_init__(self) -> None:
         most = len(_HALVINGS)

@@ -137,10 +137,9 @@ def moved_boxes(
 
 
 def moved_mask(data: bytes, size: Size, to: Size, orientation: int) -> bytes:
-    """Resize and turn a mask as its image; encode it as PNG.
+    """Resize (to nearest pixels) and turn a mask as its image; encode it as PNG.
 
-    The nearest pixel is taken, so palette, bit depth and class ids stay. An orientation in the
-    mask's own file is ignored: a mask lies as its image is stored.
+    An orientation in the mask's own file is ignored: a mask lies as its image is stored.
     """
     with Decoding("mask: Pillow: "), encodings.opened(data, "mask: ") as image:
         if image.size != size:

@@ -82,10 +82,10 @@ class ConcatPacks(Dataset):
         self._fields = first._fields
         wanted = bool({"label", "box_labels"} & {*self._fields.names})
         self._classes, moves = _join_classes(packs, labels, needed=wanted)
-        self._packs = _JoinedPacks(packs, moves)
-        output = first.options["output"]
-        self._outputs = Outputs(self._packs, self._fields, output, several=first._several)
-        self._starts = self._packs.starts
+        self._moves = moves
+        self._outputs = Outputs(
+            packs, self._fields, first.options["output"], several=first._several, moves=moves
+        )
         self._ends = np.cumsum([len(d) for d in self.datasets])
         self._order = None
         self._is_random = any(d._is_random for d in self.datasets)
@@ -116,7 +116,7 @@ class ConcatPacks(Dataset):
         each = [d.targets for d in self.datasets]
         if any(labels is None for labels in each):
             return None
-        named = [self._packs.name_labels(i, labels) for i, labels in enumerate(each)]
+        named = [move.labels(labels) for move, labels in zip(self._moves, each, strict=True)]
         targets = np.concatenate(named).view(Targets)
         return targets if self.places is None else targets[self.places]
 
@@ -158,7 +158,13 @@ class ConcatPacks(Dataset):
         return self.datasets[0]._option_names if "datasets" in vars(self) else ()
 
     def _labels_of_parts(self, label: Labels) -> list[list[int]]:
-        return self._packs.find_classes(label)
+        each = [label] if isinstance(label, (str, int, np.integer)) else list(label)
+        packs = [dataset.pack for dataset in self.datasets]
+        names = all_classes(pack.classes for pack in packs)
+        for name in each:
+            if isinstance(name, str) and name not in names:
+                raise no_class(name, names, ", ".join(str(pack.path) for pack in packs))
+        return [[own for wanted in each for own in _find_class(wanted, m)] for m in self._moves]
 
     def _of_table(self, table: Any) -> np.ndarray:
         raise OptionError(
@@ -206,7 +212,7 @@ class ConcatPacks(Dataset):
             for number in some:
                 own, at = draw._replace(lanes=draw.lanes[slots[number]]), positions[slots[number]]
                 made = self.datasets[number]._maker.make(at, own, threads)
-                self._packs.name_boxes(number, made.columns)
+                _name_boxes(self._moves[number], made.columns)
                 found[number] = made
 
         if threads is None or len(numbers) == 1:
@@ -224,68 +230,13 @@ class ConcatPacks(Dataset):
         return MadeSamples(_join_columns(parts, len(positions), out, self._fields.kinds), errors)
 
 
-class _JoinedPacks:
-    """Packs one behind the other, as far as `Outputs` needs them."""
-
-    def __init__(self, packs: Sequence[Pack], moves: Sequence[Relabelling]) -> None:
-        self._packs, self._moves = packs, moves
-        self._ends = np.cumsum([len(pack) for pack in packs])
-        self.starts: list[int] = (self._ends - [len(pack) for pack in packs]).tolist()
-
-    def _find(self, index: int) -> tuple[Pack, int]:
-        """The pack of a sample, and the sample's position in that pack."""
-        number = int(np.searchsorted(self._ends, index, "right"))
-        return self._packs[number], index - self.starts[number]
-
-    def key(self, index: int) -> str:
-        pack, own = self._find(index)
-        return pack.key(own)
-
-    def meta(self, index: int) -> dict[str, Any] | None:
-        pack, own = self._find(index)
-        return pack.meta(own)
-
-    def split_of(self, index: int) -> str | None:
-        pack, own = self._find(index)
-        return pack.split_of(own)
-
-    def bring(self, name: str, positions: np.ndarray) -> None:
-        numbers = np.searchsorted(self._ends, positions, "right")
-        for number in np.unique(numbers).tolist():
-            mine = positions[numbers == number] - self.starts[number]
-            self._packs[number].bring(name, mine)
-
-    def take_labels(self, indices: np.ndarray) -> np.ndarray:
-        numbers = np.searchsorted(self._ends, indices, "right")
-        slots, found = [], []
-        for number in np.unique(numbers).tolist() or [0]:
-            slots.append(np.flatnonzero(numbers == number))
-            labels = self._packs[number].take_labels(indices[slots[-1]] - self.starts[number])
-            found.append(self.name_labels(number, labels))
-        taken: np.ndarray = np.concatenate(found)[np.argsort(np.concatenate(slots))]
-        return taken
-
-    def name_labels(self, number: int, labels: np.ndarray) -> np.ndarray:
-        """Labels of a pack as numbers of all classes."""
-        return self._moves[number].labels(labels)
-
-    def name_boxes(self, number: int, columns: FieldColumns) -> None:
-        """Turn the labels of a pack's boxes into numbers of all classes."""
-        move = self._moves[number]
-        if move.changes and "box_labels" in columns:
-            columns["box_labels"] = [
-                [torch.from_numpy(move.positions(labels.numpy())) for labels in view]
-                for view in columns["box_labels"]
-            ]
-
-    def find_classes(self, label: Labels) -> list[list[int]]:
-        """Find the numbers of some of all classes in each pack, which may have none of them."""
-        each = [label] if isinstance(label, (str, int, np.integer)) else list(label)
-        names = list(dict.fromkeys(name for pack in self._packs for name in pack.classes))
-        for name in each:
-            if isinstance(name, str) and name not in names:
-                raise no_class(name, names, ", ".join(str(pack.path) for pack in self._packs))
-        return [[own for wanted in each for own in _find_class(wanted, m)] for m in self._moves]
+def _name_boxes(move: Relabelling, columns: FieldColumns) -> None:
+    """Turn the labels of a pack's boxes into numbers of all classes."""
+    if move.changes and "box_labels" in columns:
+        columns["box_labels"] = [
+            [torch.from_numpy(move.positions(labels.numpy())) for labels in view]
+            for view in columns["box_labels"]
+        ]
 
 
 def _find_class(wanted: str | int, move: Relabelling) -> list[int]:

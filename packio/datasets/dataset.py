@@ -15,7 +15,7 @@ import operator
 import threading
 import warnings
 from collections.abc import Container, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -24,9 +24,8 @@ from packio.batches import draws, framing, samples
 from packio.batches.collating import Batch, Batched, collate
 from packio.batches.draws import Drawn
 from packio.batches.framing import Draw
-from packio.batches.samples import FieldColumns
 from packio.datasets import options, selection
-from packio.datasets.fields import Fields, Outputs
+from packio.datasets.fields import Fields, Gathered, Outputs
 from packio.datasets.lookahead import BatchWithLookahead, Guesses
 from packio.datasets.shared_state import Positions, Seeded, Tally
 from packio.datasets.transforms import transform_sample
@@ -58,14 +57,6 @@ class _Key(threading.local):
 _KEY = _Key()  # the memory of a tensor: the same in every process
 
 
-class Gathered(NamedTuple):
-    """A batch as it was made, before it gets the form that the user wants."""
-
-    columns: FieldColumns
-    positions: np.ndarray  # (N,) of the samples in the packs, one pack behind the other
-    owners: np.ndarray | None  # (N,) numbers of the samples' parts; None: there is one part
-
-
 class Dataset(Seeded, torch.utils.data.Dataset[Any]):
     """A map-style dataset that makes whole batches.
 
@@ -79,7 +70,6 @@ class Dataset(Seeded, torch.utils.data.Dataset[Any]):
     _guesses: Guesses
     _is_random: bool  # whether any sample needs random numbers
     _order: Positions | None = None  # of the samples among those of all parts; None: one by one
-    _starts: Sequence[int] = (0,)  # of each part's pack among all packs
 
     def __setattr__(self, name: str, value: Any) -> None:
         options.check_settable(self, name, self._option_names)
@@ -424,7 +414,7 @@ class Dataset(Seeded, torch.utils.data.Dataset[Any]):
                 values, part._fields.kinds, part.transforms, part.transform, part.target_transform
             )
         except TransformError as error:
-            own = position - self._starts[owner]
+            own = position - self._outputs.starts[owner]
             where = f"{part.pack.path}, sample {own} ({part.pack.key(own)!r})"
             raise TransformError(f"{where}: {error}") from error.__cause__
 
@@ -498,7 +488,7 @@ class Dataset(Seeded, torch.utils.data.Dataset[Any]):
         owners, positions = self._locate(indices)
         made = self._make(owners, positions, draw, out, device)
         if owners is not None:
-            positions = positions + np.take(self._starts, owners)
+            positions = positions + np.take(self._outputs.starts, owners)
         if not made.errors:
             return Gathered(made.columns, positions, owners)
         source = self._replace(made, owners, len(positions))
@@ -559,14 +549,14 @@ class Dataset(Seeded, torch.utils.data.Dataset[Any]):
         made = self._made(indices, out, device)
         if not self._is_plain:
             return self._samples(made).columns()
-        return self._outputs.batch(made.columns, made.positions)
+        return self._outputs.batch(made)
 
     def _samples(self, made: Gathered) -> Batch:
-        columns = self._outputs.columns(made.columns, made.positions)
+        columns = self._outputs.columns(made)
         plain = self._fields.samples(columns)
         if self._is_plain:
             batched = self._outputs.batch
-            return Batch(plain, lambda: batched(made.columns, made.positions, columns))
+            return Batch(plain, lambda: batched(made, columns))
         owners = [0] * len(plain) if made.owners is None else made.owners.tolist()
         each = [
             self._transformed(self._fields.take_apart(sample), position, owner)

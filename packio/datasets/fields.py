@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Container, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from packio.packs.opening import Pack
 from packio.sample import levels
 from packio.sample.fields import PIXELS
 from packio.sample.record import IMAGE
+from packio.sample.relabelling import Relabelling
 
 NAMES = ("image", "mask", "label", "boxes", "box_labels", "key", "index", "split")
 _NEVER_META = NAMES[:-1]  # packs had metadata of the name "split" before they had splits
@@ -198,63 +200,75 @@ def _as_array(kind: str, tensor: torch.Tensor, output: str) -> Any:
     return Image.fromarray(array[:, :, 0] if array.shape[2:] == (1,) else array)
 
 
-class Annotations(Protocol):
-    """The part of a pack that `Outputs` needs: see `packio.packs.table.PackTable`."""
+class Gathered(NamedTuple):
+    """A batch as it was made, before it gets the form that the user wants."""
 
-    def key(self, index: int) -> str: ...
-    def meta(self, index: int) -> dict[str, Any] | None: ...
-    def bring(self, name: str, positions: np.ndarray) -> None: ...
-    def split_of(self, index: int) -> str | None: ...
-    def take_labels(self, indices: np.ndarray) -> np.ndarray: ...
+    columns: FieldColumns
+    positions: np.ndarray  # (N,) of the samples in the packs, one pack behind the other
+    owners: np.ndarray | None  # (N,) numbers of the samples' packs; None: there is one pack
 
 
 class Outputs:
     """Puts the fields that were made of a batch together with the other fields of its samples."""
 
-    def __init__(self, pack: Annotations, fields: Fields, output: str, *, several: bool) -> None:
-        self._pack, self._fields, self._output, self._several = pack, fields, output, several
+    def __init__(
+        self, packs: Sequence[Pack], fields: Fields, output: str, *, several: bool,
+        moves: Sequence[Relabelling] = (),
+    ) -> None:  # fmt: skip
+        self._packs, self._moves, self._fields = packs, moves, fields
+        self._output, self._several = output, several
+        self.starts: list[int] = [0, *itertools.accumulate(map(len, packs))][:-1]
         self.has_tensors: bool = output == "tensor"
         self.has_one_tensor: bool = self.has_tensors and not several
 
-    def columns(
-        self, made: FieldColumns, positions: np.ndarray, but: Container[str] = ()
-    ) -> dict[str, Sequence[Any]]:
+    def _split(self, made: Gathered) -> list[tuple[int, np.ndarray, np.ndarray]]:
+        """Number of each pack that is in a batch, its samples' slots, and their positions in it."""
+        if made.owners is None:
+            return [(0, np.arange(len(made.positions)), made.positions)]
+        each = [(n, np.flatnonzero(made.owners == n)) for n in np.unique(made.owners).tolist()]
+        return [(n, at, made.positions[at] - self.starts[n]) for n, at in each]
+
+    def _read(self, name: str, made: Gathered) -> list[Any]:
+        """What a method of the packs says of each sample."""
+        reads, positions = [getattr(pack, name) for pack in self._packs], made.positions
+        if made.owners is None:
+            return list(map(reads[0], positions.tolist()))
+        own = (positions - np.take(self.starts, made.owners)).tolist()
+        return [reads[n](i) for n, i in zip(made.owners.tolist(), own, strict=True)]
+
+    def columns(self, made: Gathered, but: Container[str] = ()) -> dict[str, Sequence[Any]]:
         """Values of each field, but for some, one a sample."""
         found: dict[str, Sequence[Any]] = {}
-        pack, each = self._pack, positions.tolist()
         for name, needs in (("meta", self._fields.meta), ("key", "key" in self._fields.names)):
-            if needs:
-                pack.bring(name, positions)
-        metas = [pack.meta(i) or {} for i in each] if self._fields.meta else []
+            for number, _, positions in self._split(made) if needs else ():
+                self._packs[number].bring(name, positions)
+        metas = [meta or {} for meta in self._read("meta", made)] if self._fields.meta else []
         for name in (n for n in self._fields.names if n not in but):
             if kind := self._fields.kinds.get(name):
-                views = [values(kind, view, self._output) for view in made[name]]
+                views = [values(kind, view, self._output) for view in made.columns[name]]
                 found[name] = list(zip(*views, strict=True)) if self._has_views(name) else views[0]
             elif name in self._fields.meta:
                 found[name] = [meta.get(name) for meta in metas]
             elif name == "label":
-                labels = self._labels(positions)
+                labels = self._labels(made)
                 found[name] = labels.tolist() if labels.ndim == 1 else list(labels)
             elif name == "key":
-                found[name] = [pack.key(i) for i in each]
+                found[name] = self._read("key", made)
             elif name == "index":
-                found[name] = each
+                found[name] = made.positions.tolist()
             else:
-                found[name] = [pack.split_of(i) for i in each]
+                found[name] = self._read("split_of", made)
         return found
 
     def _has_views(self, name: str) -> bool:
         """Whether the values of a field are tuples, one value a view."""
         return self._several and self._fields.kinds.get(name) in SEEN
 
-    def batch(
-        self, made: FieldColumns, positions: np.ndarray,
-        columns: Mapping[str, Sequence[Any]] | None = None,
-    ) -> Any:  # fmt: skip
+    def batch(self, made: Gathered, columns: Mapping[str, Sequence[Any]] | None = None) -> Any:
         """What `packio.collate` makes of the samples, without stacking where that is possible."""
-        ready = self._ready(made, positions)
+        ready = self._ready(made)
         if columns is None:
-            columns = self.columns(made, positions, but=ready)
+            columns = self.columns(made, but=ready)
         elif "label" in ready and ready["label"].ndim > 1:
             del ready["label"]  # the samples' vectors may have been changed in place
         return self._assembled(columns, ready)
@@ -264,12 +278,12 @@ class Outputs:
         names = self._fields.names
         return self._assembled({name: [s[name] for s in samples] for name in names}, {})
 
-    def _ready(self, made: FieldColumns, positions: np.ndarray) -> dict[str, Any]:
+    def _ready(self, made: Gathered) -> dict[str, Any]:
         """Fields that are one tensor for the whole batch, or one tensor a view."""
-        ready: dict[str, Any] = {"index": torch.from_numpy(positions.copy())}
+        ready: dict[str, Any] = {"index": torch.from_numpy(made.positions.copy())}
         if "label" in self._fields.names:
-            ready["label"] = self._labels(positions)
-        for name, views in made.items():
+            ready["label"] = self._labels(made)
+        for name, views in made.columns.items():
             if self._output == "tensor" and all(isinstance(v, torch.Tensor) for v in views):
                 ready[name] = list(views) if self._has_views(name) else views[0]
         return ready
@@ -284,8 +298,13 @@ class Outputs:
                 batch[name] = _batched(kind, column)
         return self._fields.batch(batch)
 
-    def _labels(self, positions: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(self._pack.take_labels(positions))
+    def _labels(self, made: Gathered) -> torch.Tensor:
+        if made.owners is None or not len(made.owners):
+            return torch.from_numpy(self._packs[0].take_labels(made.positions))
+        parts = self._split(made)
+        found = [self._moves[n].labels(self._packs[n].take_labels(own)) for n, _, own in parts]
+        order = np.argsort(np.concatenate([slots for _, slots, _ in parts]))
+        return torch.from_numpy(np.concatenate(found)[order])
 
 
 def _is_numeric(value: Any) -> bool:

@@ -213,7 +213,7 @@ class PackDataset(Dataset):
         )  # fmt: skip
         self._is_random = settings.is_random
         self._several = views is not None
-        self._outputs = Outputs(self.pack, self._fields, output, several=self._several)
+        self._outputs = Outputs([self.pack], self._fields, output, several=self._several)
         self._seed = Seed(seed)
         self.seeded = seed is not None
         self._guesses = Guesses()

@@ -553,14 +553,15 @@ class Dataset(Seeded, torch.utils.data.Dataset[Any]):
 
     def _samples(self, made: Gathered) -> Batch:
         columns = self._outputs.columns(made)
-        plain = self._fields.samples(columns)
         if self._is_plain:
             batched = self._outputs.batch
-            return Batch(plain, lambda: batched(made, columns))
-        owners = [0] * len(plain) if made.owners is None else made.owners.tolist()
+            return Batch(self._fields.samples(columns), lambda: batched(made, columns))
+        positions, names = made.positions.tolist(), self._fields.names
+        owners = [0] * len(positions) if made.owners is None else made.owners.tolist()
+        rows = zip(*(columns[name] for name in names), strict=True)
         each = [
-            self._transformed(self._fields.take_apart(sample), position, owner)
-            for sample, position, owner in zip(plain, made.positions.tolist(), owners, strict=True)
+            self._transformed(dict(zip(names, row, strict=True)), position, owner)
+            for row, position, owner in zip(rows, positions, owners, strict=True)
         ]
         transformed = [self._fields.assemble(values) for values in each]
         return Batch(transformed, lambda: self._outputs.batch_of(each))

@@ -82,19 +82,6 @@ class Fields:
         each = [self._of_part(part, values) for part in self._parts]
         return tuple(each) if self._outs is None else dict(zip(self._outs, each, strict=True))
 
-    def take_apart(self, sample: Any) -> dict[str, Any]:
-        """The opposite of `assemble`."""
-        if self._is_bare:
-            return {self.names[0]: sample}
-        each = sample if self._outs is None else sample.values()
-        found: dict[str, Any] = {}
-        for part, value in zip(self._parts, each, strict=True):
-            found |= (
-                {part: value} if isinstance(part, str)
-                else {name: value[out] for out, name in part.items()}
-            )  # fmt: skip
-        return found
-
     def _of_part(self, part: str | Mapping[str, str], values: Mapping[str, Any]) -> Any:
         if isinstance(part, str):
             return values[part]

@@ -25,12 +25,12 @@ import numpy as np
 from packio import __version__, registry
 from packio.datasets.pack_dataset import PackDataset, describe_arguments
 from packio.errors import BadImagesError, CannotCreateError, PackioError
-from packio.images import encodings
 from packio.index import columns as made
 from packio.index import indexfile
+from packio.index.building import fact_values
 from packio.index.indexfile import INDEX_SUFFIX, OF_PIXELS, OF_VALUES, Index
 from packio.packing.assembly import deep_pixels
-from packio.packing.run.reading import Read, read_ahead
+from packio.packing.run.reading import read_ahead
 from packio.packs import opening
 from packio.sample.record import IMAGE
 from packio.sources import Context, Listing, listed
@@ -192,9 +192,12 @@ def _indexed(path: Path, listing: Listing, state: _State) -> dict[str, Any]:
             position = wanted[read.position]
             if read.problem is not None:
                 bad[position] = read.problem
-            for name, value in _facts(read).items():
-                columns[name][position] = value
-            points[position] = read.record.image.points
+            image = read.record.image
+            if image.facts is not None:
+                found = {"length": len(image.data), **fact_values(image.data, image.facts)}
+                for name, value in found.items():
+                    columns[f"{IMAGE}/{name}"][position] = value
+            points[position] = image.points
     columns["mtime_ns"][:] = state.mtimes
     metadata = _metadata(listing, state, bad)
     try:
@@ -235,24 +238,6 @@ def _taken_over(
     return positions
 
 
-def _facts(read: Read) -> dict[str, int]:
-    data, facts = read.record.image.data, read.record.image.facts
-    if facts is None:
-        return {}
-    found = {
-        "length": len(data),
-        "crc32c": indexfile.crc32c(data),
-        "height": facts.height,
-        "width": facts.width,
-        "encoding": encodings.CODES[facts.encoding],
-        "orientation": facts.orientation,
-        "channels": facts.channels,
-        "dtype": encodings.DTYPES.index(facts.dtype),
-        "flags": indexfile.flags_of(facts),
-    }
-    return {f"{IMAGE}/{name}": value for name, value in found.items()}
-
-
 def _without(
     columns: dict[str, np.ndarray], points: list[bytes], listing: Listing, bad: list[int]
 ) -> dict[str, np.ndarray]:
@@ -267,13 +252,7 @@ def _without(
     if any(points):
         taken = [p for p, is_good in zip(points, good, strict=True) if is_good]
         kept["seek_data"], kept["seek_offsets"] = made.ragged(taken)
-    no_files: dict[str, np.ndarray] = {
-        "file_bytes": np.zeros(0, np.int64),
-        "file_digest": np.zeros((0, 32), np.uint8),
-        "file_path_data": np.zeros(0, np.uint8),
-        "file_path_offsets": np.zeros(1, np.int64),
-    }
-    return kept | no_files | made.of_keys(keys)
+    return kept | made.of_objects([], [], []) | made.of_keys(keys)
 
 
 def _metadata(listing: Listing, state: _State, bad: dict[int, str]) -> dict[str, Any]:

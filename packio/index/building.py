@@ -1,26 +1,36 @@
 """Building an index: records go in one by one, the columns of all of them come out.
 
 Sources and the scans of foreign containers both end here, so every index is made by one module.
+
+Where all samples of a pack are raw pixels of one shape, order and dtype, a sample is a row, and the
+column ``raw_crc32c`` has the CRC32C of each block of `rows_per_block` rows (about 1 MiB): of their
+bytes end to end, wherever they lie. Blocks begin anew with each shard, whose last one may be
+shorter.
 """
 
 from __future__ import annotations
 
+import mmap
 from array import array
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+import google_crc32c
 import numpy as np
 
 from packio.errors import DecodeError, IntegrityError, OptionError
 from packio.images import encodings
+from packio.images.encodings import RAW
 from packio.index import columns
-from packio.index.indexfile import OF_PIXELS, OF_VALUES, SPLIT_RECORD, crc32c, flags_of
-from packio.index.raw_blocks import RawBlocks
+from packio.index.indexfile import OF_PIXELS, OF_VALUES, SPLIT_RECORD, Index, crc32c, flags_of
 from packio.sample.fields import PIXELS
 from packio.sample.record import IMAGE, UNKNOWN, Facts, Field, Record
 
 _CODES = {"u1": "B", "<u4": "I", "<i8": "q"}  # dtype → type code of `array`
+RAW_CRCS = "raw_crc32c"
+_RAW_BYTES = 1 << 20  # of a block of raw pixels
+_LARGE = 1 << 16  # bytes of a row; to check such a one, its neighbours need not be read
 
 
 class Ranges(NamedTuple):
@@ -203,17 +213,9 @@ class FactColumns:
             self.add_absent()
 
     def add(self, field: Field) -> None:
-        facts = _facts(field) if self._is_pixels else UNKNOWN
-        columns = self._columns
-        columns["crc32c"].append(crc32c(field.data))
-        columns["flags"].append(flags_of(facts))
-        if self._is_pixels:
-            columns["height"].append(facts.height)
-            columns["width"].append(facts.width)
-            columns["encoding"].append(encodings.CODES[facts.encoding])
-            columns["orientation"].append(facts.orientation)
-            columns["channels"].append(facts.channels)
-            columns["dtype"].append(encodings.DTYPES.index(facts.dtype))
+        found = fact_values(field.data, _facts(field) if self._is_pixels else UNKNOWN)
+        for name, column in self._columns.items():
+            column.append(found[name])
 
     def add_absent(self) -> None:
         for column in self._columns.values():
@@ -228,6 +230,16 @@ class FactColumns:
         }  # fmt: skip
 
 
+def fact_values(data: bytes, facts: Facts) -> dict[str, int]:
+    """What the columns of an image or a mask say of a value, beside where the value lies."""
+    return {
+        "crc32c": crc32c(data), "flags": flags_of(facts),
+        "height": facts.height, "width": facts.width,
+        "encoding": encodings.CODES[facts.encoding], "orientation": facts.orientation,
+        "channels": facts.channels, "dtype": encodings.DTYPES.index(facts.dtype),
+    }  # fmt: skip
+
+
 def _facts(field: Field) -> Facts:
     """What is known of an image or a mask; little where its header does not tell."""
     if field.facts is not None:
@@ -236,3 +248,78 @@ def _facts(field: Field) -> Facts:
         return encodings.read_facts(field.data)
     except DecodeError:
         return UNKNOWN
+
+
+def rows_per_block(row_bytes: int) -> int:
+    """How many rows of so many bytes a block has."""
+    return max(1, _RAW_BYTES // row_bytes)
+
+
+class RawBlocks:
+    """The column while samples come in, one by one; there is none where they are not alike."""
+
+    def __init__(self) -> None:
+        self._facts: Facts | None = None
+        self._alike = True
+        self._crcs = array("I")
+        self._crc = self._rows = 0  # of the block that is being filled
+
+    def add(self, facts: Facts, data: bytes) -> None:
+        """Take the next sample."""
+        if self._facts is None:
+            self._facts = facts
+        self._alike = self._alike and facts == self._facts and facts.encoding in RAW
+        if self._alike:
+            self._crc = google_crc32c.extend(self._crc, data)
+            self._rows += 1
+            if self._rows == rows_per_block(len(data)):
+                self.end_shard()
+
+    def end_shard(self) -> None:
+        """Have the next sample begin a block."""
+        if self._rows:
+            self._crcs.append(self._crc)
+        self._crc = self._rows = 0
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """The column by its name; nothing where there is none."""
+        self.end_shard()
+        if not self._alike or self._facts is None:
+            return {}
+        return {RAW_CRCS: np.array(self._crcs, np.uint32)}
+
+
+class Checks:
+    """Which rows have been compared with their checksums, in this or in a forked process.
+
+    Large rows, and those of an index without the column, are blocks of their own.
+    """
+
+    def __init__(self, index: Index, counts: Sequence[int], row_bytes: int) -> None:
+        self._rows = rows_per_block(row_bytes)
+        self._first_rows = columns.offsets(counts)
+        self._first_blocks = columns.offsets(-(-n // self._rows) for n in counts)
+        name, blocks = RAW_CRCS, (int(self._first_blocks[-1]),)
+        if row_bytes >= _LARGE or name not in index or index.column(name).shape != blocks:
+            name, self._rows, self._first_blocks = "image/crc32c", 1, self._first_rows
+        self._crc = index.column(name)
+        shared = mmap.mmap(-1, len(index))  # by forks
+        self.marks: memoryview = memoryview(shared)  # 1 for each row that was compared
+        self._seen = np.frombuffer(shared, np.uint8)
+
+    def suspects(self, positions: np.ndarray, crc_of: Callable[[np.ndarray], int]) -> list[int]:
+        """Check the blocks that some samples are in, those that have not been checked before."""
+        slots = np.flatnonzero(self._seen[positions] == 0)
+        if not len(slots):
+            return []
+        new = positions[slots]
+        shard = np.searchsorted(self._first_rows, new, "right") - 1
+        numbers = (new - self._first_rows[shard]) // self._rows
+        for s, number in sorted(set(zip(shard.tolist(), numbers.tolist(), strict=True))):
+            start = int(self._first_rows[s]) + number * self._rows
+            stop = min(start + self._rows, int(self._first_rows[s + 1]))
+            crc = self._crc.item(int(self._first_blocks[s]) + number)
+            if crc_of(np.arange(start, stop)) == crc:
+                self._seen[start:stop] = 1
+        left: list[int] = slots[self._seen[new] == 0].tolist()
+        return left

@@ -75,16 +75,10 @@ def of_files(root: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def of_objects(
-    names: Sequence[str], sizes: Sequence[int], digests: Sequence[bytes]
+    names: Sequence[str | bytes], sizes: Sequence[int], digests: Iterable[bytes]
 ) -> dict[str, np.ndarray]:
     """The columns of the table of files; a SHA-256 of zeros: nobody has read all of the file."""
-    return _table_of_files([os.fsencode(name) for name in names], sizes, digests)
-
-
-def _table_of_files(
-    paths: Sequence[bytes], sizes: Sequence[int], digests: Iterable[bytes]
-) -> dict[str, np.ndarray]:
-    data, starts = ragged(paths)
+    data, starts = ragged(list(map(os.fsencode, names)))
     return {
         "file_bytes": np.array(sizes, np.int64),
         "file_digest": np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32),
@@ -170,7 +164,7 @@ def chosen_files(table: Mapping[str, np.ndarray], rows: Sequence[int]) -> dict[s
     paths = _split(table["file_path_data"], table["file_path_offsets"])
     sizes, digests = table["file_bytes"], table["file_digest"]
     chosen = [paths[i] for i in rows], [sizes[i] for i in rows], [bytes(digests[i]) for i in rows]
-    return _table_of_files(*chosen)
+    return of_objects(*chosen)
 
 
 def joined_files(tables: Sequence[Mapping[str, Any]], files: Sequence[int]) -> dict[str, Content]:
@@ -178,7 +172,7 @@ def joined_files(tables: Sequence[Mapping[str, Any]], files: Sequence[int]) -> d
     paths = [_split(t["file_path_data"], t["file_path_offsets"]) for t in tables]
     order = [(t, i) for t, n in enumerate(files) for i in range(n)]
     order += [(t, i) for t, n in enumerate(files) for i in range(n, len(paths[t]))]
-    return {**_table_of_files(
+    return {**of_objects(
         [paths[t][i] for t, i in order], [tables[t]["file_bytes"][i] for t, i in order],
         [bytes(tables[t]["file_digest"][i]) for t, i in order],
     )}  # fmt: skip

@@ -14,7 +14,8 @@ from packio.errors import OptionError, PackioError
 from packio.formats import Format
 from packio.images.encodings import DTYPES
 from packio.index import columns as made
-from packio.index import indexfile, raw_blocks
+from packio.index import indexfile
+from packio.index.building import RAW_CRCS
 from packio.index.column import Content
 from packio.index.indexfile import Index
 from packio.index.layout import origins_of
@@ -179,8 +180,8 @@ def alike(tables: Sequence[Table], where: str) -> list[Table]:
         if len(shapes) > 1:
             raise OptionError(f"{where}: a {name} of another kind in some samples, or none")
     kinds = {tuple(table[n][:1].tobytes() for n in _OF_ROWS) for table in tables}
-    if len(kinds) > 1 or not all(raw_blocks.COLUMN in table for table in tables):
-        columns.pop(raw_blocks.COLUMN, None)
+    if len(kinds) > 1 or not all(RAW_CRCS in table for table in tables):
+        columns.pop(RAW_CRCS, None)
     if any(len(t.get("boxes", ())) and _IDS not in t for t in tables):
         columns.pop(_IDS, None)
     return made.alike(tables, columns, where)

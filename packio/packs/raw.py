@@ -22,8 +22,8 @@ import torch
 from packio.errors import DecodeError, IntegrityError
 from packio.images import encodings
 from packio.images.geometry import Geometry, RandomCrop
+from packio.index.building import Checks
 from packio.index.indexfile import Index, crc32c
-from packio.index.raw_blocks import Checks
 from packio.sample.record import Facts
 from packio.storage.store import Store
 from packio.system.mapping import MappedFiles

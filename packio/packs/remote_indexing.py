@@ -26,7 +26,8 @@ from packio import __version__, registry
 from packio.errors import CannotCreateError, OptionError, PackioError, ReadError
 from packio.formats import Reading
 from packio.index import columns as made
-from packio.index import indexfile, raw_blocks
+from packio.index import indexfile
+from packio.index.building import RAW_CRCS
 from packio.index.column import in_pieces
 from packio.index.indexfile import INDEX_SUFFIX, Index
 from packio.packs import buckets, collecting
@@ -259,7 +260,7 @@ def _join(
         for name, kind in index.fields.items():
             if fields.setdefault(name, kind) != kind:
                 raise OptionError(f"{where}: field {name!r} is of kind {fields[name]} and {kind}")
-        names = [n for n in index.column_names if n != raw_blocks.COLUMN]
+        names = [n for n in index.column_names if n != RAW_CRCS]
         table = {name: index.column(name).array() for name in names}
         if part.names:
             table["label"] = Relabelling(part.names, every, str(where)).labels(table["label"])

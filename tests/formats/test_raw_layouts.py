@@ -18,7 +18,7 @@ import torch
 
 import packio
 from packio.formats.chunks import layout as chunks_layout
-from packio.index import raw_blocks
+from packio.index import building
 
 z5py: Any = pytest.importorskip("z5py")  # both want Python 3.11
 zarr: Any = pytest.importorskip("zarr")
@@ -150,7 +150,7 @@ def test_other_shapes_make_a_blob(tmp_path: Path, suffix: str) -> None:
     packio.pack(samples, out)
     pack = packio.open(out)
     assert "raw" not in pack.metadata["shards"][0]
-    assert raw_blocks.COLUMN not in pack.index_file
+    assert building.RAW_CRCS not in pack.index_file
     assert pack.raw_rows is None
     assert [s.data for s in pack] == [s.data for s in samples]
 
@@ -183,7 +183,7 @@ def test_blocks_of_rows_have_checksums(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
     pixels = pixels_of(20, (1, 5, 7))
-    monkeypatch.setattr(raw_blocks, "_BLOCK_BYTES", 110)  # three rows
+    monkeypatch.setattr(building, "_RAW_BYTES", 110)  # three rows
     out = tmp_path / f"a{suffix}"
     packio.pack(samples_of(pixels), out, shards=3)
     pack = packio.open(out)

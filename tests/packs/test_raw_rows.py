@@ -21,7 +21,7 @@ from packio.formats.chunks import layout
 from packio.images.encodings import RAW
 from packio.images.frames import Frame
 from packio.images.geometry import Geometry
-from packio.index import raw_blocks
+from packio.index import building
 from packio.packs import raw
 from packio.system.mapping import MappedFiles
 
@@ -331,7 +331,7 @@ def _flip_a_bit(pack: Path, position: int) -> None:
 def test_a_flipped_bit_is_an_error_that_names_the_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, crop: Geometry | None
 ) -> None:
-    monkeypatch.setattr(raw_blocks, "_BLOCK_BYTES", rows * 429)
+    monkeypatch.setattr(building, "_RAW_BYTES", rows * 429)
     out = packed(tmp_path / "a.h5", raw_samples())
     _flip_a_bit(out, 17)
     ds = packio.PackDataset(out, crop=crop)
@@ -365,7 +365,7 @@ def test_large_rows_are_checked_without_their_neighbours(tmp_path: Path) -> None
 def test_a_pack_without_blocks_is_checked_row_by_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(raw_blocks.RawBlocks, "columns", lambda _: {})
+    monkeypatch.setattr(building.RawBlocks, "columns", lambda _: {})
     out = packed(tmp_path / "a.h5", raw_samples())
     assert "raw_crc32c" not in packio.open(out).index_file
     assert_same(packio.PackDataset(out, crop=packio.RandomCrop(7), seed=0))

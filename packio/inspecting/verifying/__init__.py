@@ -31,8 +31,8 @@ from packio.errors import (
     VersionError,
 )
 from packio.index import indexfile
+from packio.index.building import RAW_CRCS, rows_per_block
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, Index
-from packio.index.raw_blocks import COLUMN, rows_per_block
 from packio.inspecting.verifying.files import check_files, decode_values, find_strangers, walk
 from packio.inspecting.verifying.findings import (
     Damage,
@@ -253,17 +253,19 @@ def _kinds(index: Index) -> Iterator[FieldColumns]:
 
 def _check_blocks(found: Findings) -> None:
     """Compare the checksums of blocks of raw rows with the checksums of the rows."""
-    if COLUMN not in found.index:
+    if RAW_CRCS not in found.index:
         return
     length, crc = found.kinds[0].length, found.kinds[0].crc
     row_bytes = int(length[0]) if len(length) else 0
     if row_bytes < 1 or np.any(length != row_bytes):
-        found.tell_of_index(f"column {COLUMN}: the samples differ in length, so there are no rows")
+        found.tell_of_index(
+            f"column {RAW_CRCS}: the samples differ in length, so there are no rows"
+        )
         return
     rows = rows_per_block(row_bytes)
     expected = [_of_blocks(crc[p.start : p.stop], rows, row_bytes) for _, p in found.shards]
-    if not np.array_equal(np.concatenate(expected), found.index.column(COLUMN).array()):
-        found.tell_of_index(f"column {COLUMN}: differs from what the column crc32c makes it")
+    if not np.array_equal(np.concatenate(expected), found.index.column(RAW_CRCS).array()):
+        found.tell_of_index(f"column {RAW_CRCS}: differs from what the column crc32c makes it")
 
 
 def _of_blocks(crcs: np.ndarray, rows: int, row_bytes: int) -> np.ndarray:

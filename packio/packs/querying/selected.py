@@ -19,10 +19,10 @@ from packio import __version__
 from packio.errors import IntegrityError, KeyNotFoundError, NotAPackError, OptionError
 from packio.index import columns as made
 from packio.index import indexfile
+from packio.index.building import RAW_CRCS
 from packio.index.column import Content, in_pieces
 from packio.index.columns import OF_FILES, RAGGED
 from packio.index.indexfile import INDEX_SUFFIX, Index
-from packio.index.raw_blocks import COLUMN as RAW_BLOCKS
 from packio.packs import indexing, locating
 from packio.packs.querying import selections
 from packio.packs.querying.selections import MARK, SOURCE_COLUMN, Selection
@@ -128,7 +128,7 @@ def _columns(index: Index, positions: np.ndarray) -> dict[str, Content]:
             result[name] = selections.gather_offsets(index, name, positions)
         elif name in ragged or part == "boxes":
             result[name] = selections.gather_values(index, name, positions)
-        elif name in ("key_order", RAW_BLOCKS, SOURCE_COLUMN):
+        elif name in ("key_order", RAW_CRCS, SOURCE_COLUMN):
             continue
         elif column.shape[0] == len(index):
             result[name] = selections.gather(index, name, positions)

@@ -67,7 +67,7 @@ class Drawn(int):
     position: int
     # (height, width) in pixels that `packio.BucketCrop` makes of its batch; None: of no sizes
     size: tuple[int, int] | None = None
-    # the `packio.datasets.lookahead.Course` that tells what comes after it; None: unknown
+    # the `packio.loading.order.Course` that tells what comes after it; None: unknown
     course: Any = None
 
     def __new__(

@@ -4,12 +4,14 @@
 indices (`with_lookahead`).
 
 torch's DataLoader shows a process one batch of indices at a time. But the order of packio's
-samplers is a function, and their indices carry it (`Course`). So a process that gets a batch
-computes the batches that come to it later (`Guesses`). It assumes first that workers take turns.
-If another batch comes than the one that was guessed, the distance of the two batches that came is
+samplers is a function, and their indices carry it (`packio.loading.order.Course`). So a process
+that gets a batch computes the batches that come to it later (`Guesses`). It assumes first that
+workers take turns. If another batch comes than the one that was guessed, the distance of the two batches that came is
 the next assumption. A wrong guess costs bytes, and nothing else. It costs few: a process asks for
 one batch more than it has guessed right in a row, at most 256 samples or a batch; after a wrong
 guess for none, until a guess was right. So no more is read in vain than was read, and a batch.
+
+torch's Subset of a dataset hands on what indices carry if it is a `PlacedSubset`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -66,18 +68,6 @@ def with_lookahead(batches: Iterator[list[Any]], processes: int) -> Iterator[lis
         yield BatchWithLookahead(batch, later, anew=anew)
 
 
-class Course(Protocol):
-    """One pass of a sampler: the indices of all its steps. Equal to others of the same pass."""
-
-    def step_of(self, position: int) -> int:
-        """The step of the pass that has a position of the epoch."""
-        ...
-
-    def batch(self, data: Any, step: int, size: int) -> list[Drawn] | None:
-        """The indices of some steps of the pass; None if there are not as many, or not known."""
-        ...
-
-
 class Guesses:
     """The guesses of one process for one dataset. Safe in threads and after fork; pickles empty."""
 
@@ -87,7 +77,7 @@ class Guesses:
 
     def _forget(self) -> None:
         self._process, self._trust = os.getpid(), 1
-        self._course: Course | None = None
+        self._course: Any = None  # the `packio.loading.order.Course` of the batch that came last
         self._step = self._stride = self._size = 0  # of the batch that came last
         self._coming: deque[list[Drawn]] = deque()  # guessed, and not come yet
 
@@ -106,7 +96,7 @@ class Guesses:
             later = list(self._guessed(data, len(batch)))
             return BatchWithLookahead(batch, later if self._trust else (), anew=anew)
 
-    def _compare(self, course: Course, position: int, batch: Sequence[int]) -> bool:
+    def _compare(self, course: Any, position: int, batch: Sequence[int]) -> bool:
         """Compare a batch with the guess; return whether what was guessed will not come."""
         step, size, before = course.step_of(position), len(batch), self._step
         is_other = course != self._course
@@ -142,3 +132,39 @@ class Guesses:
 def _processes() -> int:
     worker = torch.utils.data.get_worker_info()
     return 1 if worker is None else worker.num_workers
+
+
+class PlacedSubset(torch.utils.data.Subset[Any]):
+    """A `Subset` whose indices keep their places in the epoch, which crops are drawn from."""
+
+    def __getitem__(self, index: Any) -> Any:
+        """Get one sample."""
+        return self.dataset[self._moved(index)]
+
+    def __getitems__(self, indices: list[Any]) -> list[Any]:
+        """Get some samples at once."""
+        if isinstance(indices, BatchWithLookahead):
+            moved: list[Any] = indices.mapped(self._moved)
+        else:
+            moved = [self._moved(index) for index in indices]
+        together = getattr(self.dataset, "__getitems__", None)
+        return [self.dataset[i] for i in moved] if together is None else list(together(moved))
+
+    def _moved(self, index: Any) -> Any:
+        """The index of the same sample in the dataset beneath."""
+        within = self.indices[index]
+        return index.moved(int(within)) if isinstance(index, Drawn) else within
+
+
+def wrap_subset(dataset: Any) -> Any:
+    """Make torch's Subsets keep the places of indices; other datasets stay as they are."""
+    if type(dataset) is torch.utils.data.Subset:
+        return PlacedSubset(wrap_subset(dataset.dataset), dataset.indices)
+    return dataset
+
+
+def unwrap_subset(dataset: Any) -> Any:
+    """Find the dataset beneath torch's Subsets: it draws crops and flips, the subsets do not."""
+    while isinstance(dataset, torch.utils.data.Subset):
+        dataset = dataset.dataset
+    return dataset

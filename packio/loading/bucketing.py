@@ -275,9 +275,7 @@ class BucketSampler(Order[list[Drawn]]):
     ) -> tuple[list[int], list[int]]:
         """The samples of S batches, one batch behind the other, and the S + 1 edges of the batches.
 
-        Args:
-            start: (S,) where its block begins in the order of the bucket.
-            rank: (S,) which batch of the block it is.
+        Each batch has the ``start`` of its block in the order of its bucket, and a ``rank`` in it.
         """
         ranks = self._batches_of_block
         there = np.full_like(start, self.batch_size * ranks)  # samples of the block

@@ -21,11 +21,11 @@ from torch.utils.data.distributed import DistributedSampler
 
 from packio.batches import draws
 from packio.datasets.dataset import Dataset
+from packio.datasets.lookahead import unwrap_subset
 from packio.errors import OptionError
 from packio.loading import ranks, steps
 from packio.loading.order import EpochSlice, Order
 from packio.loading.steps import Span, Stretch
-from packio.loading.subsets import unwrap_subset
 
 _MOST_AHEAD = 1 << 20  # batches of a foreign sampler that are drawn before the first is made
 
@@ -60,22 +60,15 @@ class Progress(NamedTuple):
 
 
 class Epoch:
-    """One iteration of a loader.
-
-    Attributes:
-        batches: Those that are left, without the steps that are left out.
-        begun: What the cursor keeps of its beginning, for a state.
-        progress: After the batch that was handed out last.
-        resumed: Whether it is the rest of an epoch that was loaded.
-    """
+    """One iteration of a loader."""
 
     def __init__(
         self, number: int, batches: Iterator[list[int]], start: Progress, left_out: Sequence[Span]
     ) -> None:
         self.number: int = number
-        self.resumed = False
-        self.progress, self._drawn = start, start
-        self.begun: Any = None
+        self.resumed = False  # whether it is the rest of an epoch that was loaded
+        self.progress, self._drawn = start, start  # after the batches handed out, and drawn
+        self.begun: Any = None  # what the cursor keeps of its beginning, for a state
         self._left_out = [s for s in left_out if s.epoch == number and s.last >= start.step]
         self._waiting: deque[Progress] = deque()  # taken by workers or threads, not delivered yet
         self._source = batches
@@ -315,7 +308,8 @@ class ForeignCursor(Cursor):
             if loaded is not None and skip:
                 self._check_rank(loaded)
                 torch.set_rng_state(loaded["random"])
-            begun = {"generators": self._generators_now(), "random": torch.get_rng_state()}
+            generators = [generator.get_state() for generator in self._generators]
+            begun = {"generators": generators, "random": torch.get_rng_state()}
             used, batches = self._drawn(skip)
             start = Progress(0, used=hashlib.blake2b(digest_size=16))
             if loaded is not None and skip:
@@ -367,16 +361,13 @@ class ForeignCursor(Cursor):
                 "on each rank, and as many ranks; packio.ShuffleSampler does not"
             )
 
-    def _generators_now(self) -> list[torch.Tensor]:
-        return [generator.get_state() for generator in self._generators]
-
     def _state(self, running: Epoch | None) -> dict[str, Any]:
         if self._loaded is not None:
             return {**self._loaded}
         rank, world_size = ranks.current()
         state = {"epoch": self._number, "skip": 0, "step": 0, "rank": rank,
                  "world_size": world_size, "batch_size": getattr(self._batches, "batch_size", None),
-                 "generators": self._generators_now()}  # fmt: skip
+                 "generators": [g.get_state() for g in self._generators]}  # fmt: skip
         if running is None:
             return state
         step, samples, used = running.progress

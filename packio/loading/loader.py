@@ -14,7 +14,7 @@ import torch
 
 from packio.batches.collating import collate as packio_collate
 from packio.datasets.dataset import Dataset
-from packio.datasets.lookahead import with_lookahead
+from packio.datasets.lookahead import unwrap_subset, with_lookahead, wrap_subset
 from packio.errors import OptionError
 from packio.images import tensors
 from packio.images.devices import numbered
@@ -22,7 +22,6 @@ from packio.loading.cursor import Epoch, EpochBatches, cursor_of
 from packio.loading.devices import DevicePrefetcher
 from packio.loading.prefetching import prefetch
 from packio.loading.samplers import DefaultSampler, check_length
-from packio.loading.subsets import unwrap_subset, wrap_subset
 from packio.packs.opening import Pack
 from packio.system import signatures, workers
 

@@ -16,9 +16,9 @@ import numpy as np
 from torch.utils.data.distributed import DistributedSampler
 
 from packio.batches.draws import Drawn
+from packio.datasets.lookahead import unwrap_subset
 from packio.errors import OptionError
 from packio.loading import ranks
-from packio.loading.subsets import unwrap_subset
 
 Self = TypeVar("Self", bound="Order[Any]")
 Item_co = TypeVar("Item_co", covariant=True)  # at a position: an index, or a batch of them

@@ -147,11 +147,7 @@ def is_left_out(spans: Iterable[Span], epoch: int, step: int) -> bool:
 def joined(
     asked: Sequence[Span], loaded: Sequence[Span], epoch: int, step: int
 ) -> tuple[Span, ...]:
-    """Put the spans of a loader and of a state that it loads together: both are left out.
-
-    Raises:
-        OptionError: the state's run has trained on steps that the loader leaves out.
-    """
+    """Put the spans of a loader and of a state that it loads together: both are left out."""
     for span in asked:
         cut = span._replace(last=min(span.last, step - 1)) if span.epoch == epoch else span
         is_past = cut.epoch <= epoch and cut.first <= cut.last

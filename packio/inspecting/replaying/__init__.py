@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from packio.datasets.dataset import Dataset
+from packio.datasets.lookahead import unwrap_subset, wrap_subset
 from packio.errors import OptionError, PackioError, StateError
 from packio.inspecting.replaying import states
 from packio.inspecting.replaying.replayed import Replay, ReplayedBatch, describe_sample
@@ -27,7 +28,6 @@ from packio.loading.mixing import MixedSampler
 from packio.loading.order import Order
 from packio.loading.samplers import DefaultSampler, RepeatAugSampler, ShuffleSampler
 from packio.loading.steps import Stretch
-from packio.loading.subsets import unwrap_subset, wrap_subset
 
 _Path = str | os.PathLike[str]
 _SAMPLERS: tuple[type[Order[Any]], ...] = (

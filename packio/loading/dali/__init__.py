@@ -15,8 +15,7 @@ from packio.errors import OptionError
 from packio.images.decoders import MAX_PIXELS, Decoder
 from packio.images.geometry import Geometry
 from packio.loading.cursor import cursor_of
-from packio.loading.dali.feeding import Feeder
-from packio.loading.dali.pipelines import Handover, Options, Runner, import_dali
+from packio.loading.dali.pipelines import Feeder, Options, Runner, import_dali
 from packio.loading.devices import Preparation
 from packio.loading.prefetching import prefetch
 from packio.loading.samplers import DefaultSampler
@@ -114,9 +113,8 @@ class DaliLoader:
         last = memory_format == torch.channels_last
         gpu = self.device.index if self.device.type == "cuda" else None
         options = Options(batch_size, count, gpu, crop, exif_orientation, last, hw_decoder_load)
-        self._handover = Handover(
-            self.device, Preparation(dtype, memory_format, normalize), channels_last=last
-        )
+        self._prepare, self._last = Preparation(dtype, memory_format, normalize), last
+        self._stream: Any = None  # a torch.cuda.Stream, once there is one
         chosen = None if split is None else self.pack.split(split)
         sampler = DefaultSampler(
             len(self.pack) if chosen is None else len(chosen), order_seed, lambda: self.seed,
@@ -149,8 +147,31 @@ class DaliLoader:
                 labels = None
                 if self.pack.labels is not None:
                     labels = torch.from_numpy(self.pack.take_labels(batch.positions))
-                yield self._handover(len(batch.data), images, labels)
+                yield self._hand_over(len(batch.data), images, labels)
         self._cursor.ended(epoch)
+
+    def _hand_over(self, size: int, images: Any, labels: torch.Tensor | None) -> Any:
+        """Turn the first images of DALI's batch into tensors that later batches do not change.
+
+        On the processor nothing is copied: DALI makes each batch in new memory. On a GPU the batch
+        is copied, on a stream of its own: once the tensor is freed, DALI uses the memory again
+        without waiting for work on streams that DALI does not know.
+        """
+        if self.device.type == "cpu":
+            made = self._prepared(size, images)
+            return (made,) if labels is None else (made, labels)
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # torch's own
+        current = torch.cuda.current_stream(self.device)
+        with torch.cuda.stream(self._stream):
+            made = self._prepared(size, images).clone()
+            made.record_stream(current)
+        self._stream.synchronize()
+        return (made,) if labels is None else (made, labels.to(self.device))
+
+    def _prepared(self, size: int, images: Any) -> torch.Tensor:
+        made = torch.utils.dlpack.from_dlpack(images.as_tensor())[:size]
+        return self._prepare(made.permute(0, 3, 1, 2) if self._last else made)
 
     @property
     def seed(self) -> int:

@@ -22,9 +22,7 @@ def make(pack: Pack, framing: Framing, view: int) -> dict[str, list[torch.Tensor
     """Move the boxes of some samples by one view of each; leave out boxes that are not seen.
 
     Returns "boxes", (k, 4) float32 of each sample, clipped to what the view shows of the image, and
-    each column of the boxes by its name, (k,) int64 or float32; "box_labels" are the labels. A box
-    is dropped, with its value in every column, if nothing of it is left, if it has no width or
-    height, or if it is not finite.
+    each column of the boxes by its name, (k,) int64 or float32.
     """
     rows = framing.rows
     if pack.index_file.is_far:

@@ -143,21 +143,13 @@ class Lane:
 
 
 def first_bits(keys: np.ndarray, count: int) -> np.ndarray:
-    """The 53 bits of the first number that `uniforms` gives each of the first lanes.
-
-    (K, count) uint64 of (K,) keys, uint64.
-    """
+    """The 53 bits of the first numbers that `uniforms` gives: (K, count) of K uint64 keys."""
     z = np.arange(count).astype(np.uint64) * _LANE_STEP + _STEPS[0] + keys[:, None]
     return _bits(z)
 
 
 def uniforms(key: int, lanes: np.ndarray, view: int, count: int) -> np.ndarray:
-    """Draw numbers for some lanes: (N, count) float64, uniform on [0, 1).
-
-    Args:
-        lanes: (N,) integers ≥ 0: slots in the batch, or positions in the epoch.
-        view: Number of the crop, 0..VIEWS-1, if a sample is cropped several times.
-    """
+    """Draw numbers for (N,) lanes, at least 0, of a view: (N, count) float64, uniform on [0, 1)."""
     start = np.uint64(key + view * LANE * _GAMMA & _MASK)
     z = (lanes.astype(np.uint64) * _LANE_STEP + start)[:, None] + _STEPS[:count]
     numbers: np.ndarray = _bits(z) * (2.0**-53)

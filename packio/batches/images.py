@@ -59,13 +59,15 @@ def make(
     pack: Pack, framing: Framing, threads: Threads | None, out: torch.Tensor | None = None,
     name: str = IMAGE, but: Collection[int] = (), levels: Sequence[Taken] | None = None,
 ) -> Made:  # fmt: skip
-    """Make the images of some samples, of their levels as far as any are given.
+    """Make the images of some samples, of their levels as far as any are given: a column a view.
 
-    Returns for each view (N, C, H, W), in ``out`` if given, or a list of N (C, H, W) where they may
-    differ in size or type, with None for a sample that lacks the field.
+    It is (N, C, H, W), in ``out`` if given, or N (C, H, W) where sizes or types may differ, with
+    None for a sample that lacks the field.
     """
     settings, rows = framing.settings, framing.rows
-    alike = settings.decoder.mode in CHANNELS and (name == IMAGE or _are_alike(rows))
+    # further images can be one tensor of bytes if all samples have one, of 8 bits
+    are_alike = name == IMAGE or all(row.offset >= 0 and row.dtype == "uint8" for row in rows)
+    alike = are_alike and settings.decoder.mode in CHANNELS
     views = [
         _new_view(settings, crop if alike else None, len(rows), out) for crop in settings.views
     ]
@@ -104,11 +106,6 @@ def _seek_points(pack: Pack, settings: Settings, rows: RowList) -> list[bytes] |
         return pack.seek_points_of(rows.column("position"))
     except IntegrityError:  # of some samples: each says so by itself
         return None
-
-
-def _are_alike(rows: RowList) -> bool:
-    """Whether all samples have a further image, of 8 bits: those can be one tensor of bytes."""
-    return all(row.offset >= 0 and row.dtype == "uint8" for row in rows)
 
 
 def _finished(view: _Output, crop: Geometry | None, bad: Collection[int]) -> FieldColumn:

@@ -7,7 +7,6 @@ and an Exif orientation turns both. Resizing takes the nearest id and never mixe
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,9 +22,6 @@ from packio.images.pixels import nearest
 from packio.packs.opening import Pack
 from packio.packs.table import Row, RowList
 from packio.system.threads import Threads
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 _BYTES = {"1", "L", "P"}  # Pillow's modes of up to 8 bits
 _OF_IDS = frozenset({png.GRAY, png.PALETTE})  # colour types
@@ -47,19 +43,16 @@ def decode(data: bytes, size: tuple[int, int]) -> np.ndarray:
 def by_pillow(data: bytes, size: tuple[int, int]) -> np.ndarray:
     """Decode a mask with Pillow; as `decode`."""
     with Decoding("Pillow: "), encodings.opened(data) as image:
-        _check(image, size)
+        if not encodings.has_class_ids(image):
+            raise DecodeError(f"pixels of mode {image.mode}; expected class ids, one channel")
+        if (image.height, image.width) != size:
+            found = f"{image.width}x{image.height}"
+            raise DecodeError(f"{found} pixels, its image has {size[1]}x{size[0]}")
         ids = pillow.pixels_of(image)
         if image.mode not in _BYTES:
             return ids.astype(np.int32)
         ids = ids.view(np.uint8)
         return np.minimum(ids, 1, out=ids) if image.mode == "1" else ids  # Pillow's True is 255
-
-
-def _check(image: Image.Image, size: tuple[int, int]) -> None:
-    if not encodings.has_class_ids(image):
-        raise DecodeError(f"pixels of mode {image.mode}; expected class ids, one channel")
-    if (image.height, image.width) != size:
-        raise DecodeError(f"{image.width}x{image.height} pixels, its image has {size[1]}x{size[0]}")
 
 
 def render(ids: np.ndarray, placement: Placement, ignore_index: int, out: np.ndarray) -> None:

@@ -47,12 +47,7 @@ def make(
     pack: Pack, settings: Settings, positions: np.ndarray, draw: Draw, threads: Threads | None,
     out: torch.Tensor | None = None, on: torch.device | None = None,
 ) -> MadeSamples:  # fmt: skip
-    """Make a batch.
-
-    Args:
-        positions: (N,) samples, 0..len-1; one may be there several times.
-        on: Device that decodes the images of the field "image"; None: the processor.
-    """
+    """Make a batch of (N,) positions; a device, if one is given, decodes the field "image"."""
     settings = settings.sized(draw.size)
     made, kinds = MadeSamples({}, {}), dict(settings.fields)
     if IMAGE in kinds:

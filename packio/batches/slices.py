@@ -15,7 +15,6 @@ import numpy as np
 from packio.batches.framing import Framing
 from packio.errors import DecodeError, IntegrityError, ReadError
 from packio.images import native, regions
-from packio.images.regions import Need
 from packio.index.indexfile import PROGRESSIVE, SPLIT_RECORD
 from packio.packs.opening import Pack
 from packio.storage.local import FolderStore, LocalStore
@@ -56,7 +55,10 @@ def make(
     numbers = framing.rows.column("file")
     paths = _find(files, numbers, samples, wanted)
     if len(batches) > 1:
-        _decode_once(samples, requests, wanted, framing)
+        # which are decoded once for all views, as `packio.images.regions` chooses for a sample
+        wanted &= (requests["scale"] == requests["scale"][:, :1]).all(1)
+        is_less = regions.is_less_at_once(framing.needs)
+        samples["is_once"] = (samples["points_size"] == 0) | is_less
     count = threads.count if threads is not None else 1
     length = min(_MOST, max(1, len(order) // (_A_THREAD * count)))
     joined = b"".join(points)
@@ -126,34 +128,15 @@ def _requests(framing: Framing, batches: Sequence[torch.Tensor]) -> np.ndarray:
         own["out"] = batch.data_ptr() + batch.stride(0) * np.arange(len(rows))
         own["height"], own["width"] = rows.column("height"), rows.column("width")
         own["channels"] = batch.shape[1]
-        _frame(own, need)
+        for name, column in zip(("top", "left", "box_height", "box_width"), need.box, strict=True):
+            own[name] = column
+        for name, column in zip(native.OF_FRAME, need.frame[4:10], strict=True):
+            own[name] = column
+        if (ratios := regions.ratios_of(need.frame)) is not None:
+            own["ratio"] = ratios
+        own["orientation"] = need.orientation
+        own["flips"] = np.where(need.hflip, 1, 0) + np.where(need.vflip, 2, 0)
+        own["method"] = native.method(need.how)
+        own["level"] = 1
+        own["scale"] = regions.scales(need)
     return requests
-
-
-def _decode_once(
-    samples: np.ndarray, requests: np.ndarray, wanted: np.ndarray, framing: Framing
-) -> None:
-    """Say which samples are decoded once for all views; leave out what neither way suits.
-
-    It is as `packio.images.regions` chooses for a sample.
-    """
-    scales = requests["scale"]
-    wanted &= (scales == scales[:, :1]).all(1)
-    is_less = regions.is_less_at_once(framing.needs)
-    samples["is_once"] = (samples["points_size"] == 0) | is_less
-
-
-def _frame(requests: np.ndarray, need: Need) -> None:
-    """Fill in where the outputs of a view come from."""
-    frame = need.frame
-    for name, column in zip(("top", "left", "box_height", "box_width"), need.box, strict=True):
-        requests[name] = column
-    for name, column in zip(native.OF_FRAME, frame[4:10], strict=True):
-        requests[name] = column
-    if (ratios := regions.ratios_of(frame)) is not None:
-        requests["ratio"] = ratios
-    requests["orientation"] = need.orientation
-    requests["flips"] = np.where(need.hflip, 1, 0) + np.where(need.vflip, 2, 0)
-    requests["method"] = native.method(need.how)
-    requests["level"] = 1
-    requests["scale"] = regions.scales(need)

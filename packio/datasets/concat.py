@@ -304,7 +304,12 @@ def _join_classes(
     if labels not in ("same", "by_name"):
         raise OptionError(f"labels={labels!r}: expected 'same' or 'by_name'")
     if needed:
-        _check_forms(packs, labels)
+        forms = [_form(pack, labels) for pack in packs]
+        for pack, form in zip(packs, forms, strict=True):
+            if form != forms[0]:
+                raise OptionError(
+                    f"labels differ: {forms[0]} in {packs[0].path}, {form} in {pack.path}"
+                )
     if labels == "by_name":
         together = all_classes(pack.classes for pack in packs)
         return together, [_move_by_name(pack, together) for pack in packs]
@@ -323,16 +328,6 @@ def _move_by_name(pack: Pack, classes: list[str]) -> Relabelling:
         if move.changes and column in pack.index_file:
             check_named(pack.index_file.column(column).array(), pack.classes, str(pack.path))
     return move
-
-
-def _check_forms(packs: Sequence[Pack], labels: str) -> None:
-    """Check that the labels of all packs have one form."""
-    forms = [_form(pack, labels) for pack in packs]
-    for pack, form in zip(packs, forms, strict=True):
-        if form != forms[0]:
-            raise OptionError(
-                f"labels differ: {forms[0]} in {packs[0].path}, {form} in {pack.path}"
-            )
 
 
 def _form(pack: Pack, labels: str) -> str:

@@ -265,7 +265,10 @@ class Dataset(Seeded, torch.utils.data.Dataset[Any]):
         chosen = np.concatenate(found)
         chosen = chosen if self._order is None else chosen[self._order.array]
         if not chosen.any():
-            raise selection.none_has(len(self), expression, label, key, meta, self._name)
+            wanted = {"label": label, "key": key, **meta}
+            asked = [repr(expression)] if expression is not None else []
+            asked += [f"{name}={value!r}" for name, value in wanted.items() if value is not None]
+            raise OptionError(f"{self._name}: none of {len(self)} samples has {', '.join(asked)}")
         return self.subset(chosen)
 
     def subset(self: Self, indices: Any) -> Self:

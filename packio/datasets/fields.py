@@ -66,10 +66,7 @@ class Fields:
 
     @property
     def image_places(self) -> tuple[int | str, ...] | None:
-        """Where the image is in a batch: positions of a tuple, or keys of a dict.
-
-        None: the batch is the image alone.
-        """
+        """Where the image is in a batch; see `Dataset.image_places`."""
         if self._is_bare:
             return None
         outs: Sequence[int | str] = range(len(self.names)) if self._outs is None else self._outs

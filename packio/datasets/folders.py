@@ -176,7 +176,8 @@ def _cached(path: Path) -> Index | None:
 
 def _indexed(path: Path, listing: Listing, state: _State) -> dict[str, Any]:
     """Write an index; return its metadata. Files as the newest index knows them are not read."""
-    others = _by_age(path.parent)
+    indexes = path.parent.glob(f"*{INDEX_SUFFIX}")
+    others = sorted(indexes, key=lambda index: index.stat().st_mtime_ns)  # the newest last
     newest = _cached(others[-1]) if others else None
     columns = {name: np.zeros(len(listing.keys), dtype) for name, dtype in _DTYPES.items()}
     points = [b""] * len(listing.keys)  # of each image; see `packio.images.native`
@@ -207,12 +208,6 @@ def _indexed(path: Path, listing: Listing, state: _State) -> dict[str, Any]:
     for old in others[: 1 - _KEPT]:
         old.unlink(missing_ok=True)
     return metadata
-
-
-def _by_age(folder: Path) -> list[Path]:
-    """Indexes in a folder of the cache, the newest last."""
-    indexes = folder.glob(f"*{INDEX_SUFFIX}")
-    return sorted(indexes, key=lambda index: index.stat().st_mtime_ns)
 
 
 def _taken_over(

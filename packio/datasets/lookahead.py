@@ -6,10 +6,11 @@ indices (`with_lookahead`).
 torch's DataLoader shows a process one batch of indices at a time. But the order of packio's
 samplers is a function, and their indices carry it (`packio.loading.order.Course`). So a process
 that gets a batch computes the batches that come to it later (`Guesses`). It assumes first that
-workers take turns. If another batch comes than the one that was guessed, the distance of the two batches that came is
-the next assumption. A wrong guess costs bytes, and nothing else. It costs few: a process asks for
-one batch more than it has guessed right in a row, at most 256 samples or a batch; after a wrong
-guess for none, until a guess was right. So no more is read in vain than was read, and a batch.
+workers take turns. If another batch comes than the one that was guessed, the distance of the two
+batches that came is the next assumption. A wrong guess costs bytes, and nothing else. It costs few:
+a process asks for one batch more than it has guessed right in a row, at most 256 samples or a
+batch; after a wrong guess for none, until a guess was right. So no more is read in vain than was
+read, and a batch.
 
 torch's Subset of a dataset hands on what indices carry if it is a `PlacedSubset`.
 """

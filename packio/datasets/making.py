@@ -34,7 +34,6 @@ class Maker:
         self.pack: Pack = pack
         self.settings: Settings = settings
         self.skip: bool = skip
-        self.is_random: bool = settings.is_random
         self._output, self._dtype, self._wanted_threads = output, dtype, threads
         self._is_little = images.are_little(pack)
         self._images = [name for name, kind in settings.fields.items() if kind == "image"]

@@ -145,13 +145,9 @@ class PackioBackend(_base()):  # type: ignore[misc]  # mmengine may be absent
         return self._listed(dir_path, list_dir, list_file, suffix or "", recursive)
 
     def _listed(
-        self,
-        folder: _PathLike,
-        list_dir: bool,
-        list_file: bool,
-        suffix: str | tuple[str, ...],
+        self, folder: _PathLike, list_dir: bool, list_file: bool, suffix: str | tuple[str, ...],
         recursive: bool,
-    ) -> Iterator[str]:
+    ) -> Iterator[str]:  # fmt: skip
         seen: set[str] = set()
         for path in self._below(folder):
             *parents, name = path.split("/")

@@ -64,11 +64,7 @@ def check_settable(dataset: object, name: str, names: Container[str]) -> None:
 
 
 def check(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Check a dataset's options by themselves, without its pack.
-
-    Returns:
-        The options, with torchvision's crops as packio's, and URLs as such.
-    """
+    """Check a dataset's options by themselves; return them with packio's crops, and with URLs."""
     _check_path(options["path"])
     choices = {"output": OUTPUTS, "on_error": ("raise", "skip"), "cache": (None, "ram"),
                "fidelity": regions.FIDELITIES, "dtype": (torch.uint8, *FLOATS)}  # fmt: skip

@@ -114,17 +114,6 @@ def matching(
     return [rows[part.positions] for part, (_, rows) in zip(parts, sought, strict=True)]
 
 
-def none_has(
-    count: int, expression: str | None, label: Labels | None, key: Keys | None,
-    meta: Mapping[str, Any], where: object,
-) -> OptionError:  # fmt: skip
-    """The error if none of ``count`` samples matches."""
-    wanted = {"label": label, "key": key, **meta}
-    each = [f"{name}={value!r}" for name, value in wanted.items() if value is not None]
-    asked = ", ".join([*([] if expression is None else [repr(expression)]), *each])
-    return OptionError(f"{where}: none of {count} samples has {asked}")
-
-
 def _keep_labels(pack: opening.Pack, rows: np.ndarray, label: Labels) -> None:
     if "label" not in pack.index_file:
         raise OptionError(f"label={label!r}: {pack.path} has no labels")

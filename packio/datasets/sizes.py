@@ -107,10 +107,8 @@ def shard_lengths(data: Any) -> np.ndarray:
 
     Knows `PackDataset` and its kind, `ConcatPacks`, torch's ConcatDataset and Subset of these, and
     any dataset that has ``shard_lengths``, a sequence of integers. A pack of one file is one shard.
-    A part of a dataset has parts of shards; shards of which nothing is left do not count.
-
-    Returns:
-        (S,) int64, each above 0.
+    A part of a dataset has parts of shards; shards of which nothing is left do not count. Returns
+    (S,) int64, each above 0.
     """
     given = getattr(data, "shard_lengths", None)
     if given is not None:

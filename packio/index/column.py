@@ -70,7 +70,10 @@ class Place(NamedTuple):
 class Column:
     """One column: an array whose bytes are checked when they are first touched."""
 
-    __slots__ = ("_array", "_checked", "_crcs", "_length", "_place", "_row_bytes", "_where")
+    __slots__ = (
+        "_array", "_checked", "_crcs", "_length", "_place", "_row_bytes", "_where", "dtype",
+        "shape",
+    )  # fmt: skip
 
     def __init__(
         self, array: np.ndarray, crcs: np.ndarray, where: str, length: Length | None = None,
@@ -78,6 +81,8 @@ class Column:
     ) -> None:  # fmt: skip
         self._array, self._crcs, self._where, self._length = array, crcs, where, length
         self._place = place
+        self.shape: tuple[int, ...] = array.shape  # samples first
+        self.dtype: np.dtype = array.dtype
         self._row_bytes = array.strides[0] if array.ndim else array.itemsize
         # of each block 0 if it is not checked yet. Threads may check one twice
         self._checked = bytearray(len(crcs))
@@ -86,16 +91,6 @@ class Column:
 
     def __len__(self) -> int:
         return len(self._array)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the column, samples first."""
-        return self._array.shape
-
-    @property
-    def dtype(self) -> np.dtype:
-        """Type of the column's items."""
-        return self._array.dtype
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         """Copy out some rows, checked. ``rows`` are within 0..len-1."""
@@ -144,10 +139,6 @@ class Column:
     def total(self) -> int:
         """Sum of a column of integers."""
         return sum(int(chunk.sum(dtype=np.int64)) for chunk in self.chunks())
-
-    def check(self) -> None:
-        """Check all bytes."""
-        self.array()
 
     def unchecked(self) -> memoryview:
         """The whole column, whose rows are correct once `span` has checked them."""

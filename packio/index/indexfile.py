@@ -46,17 +46,8 @@ from packio.system.locks import cached_property
 from packio.system.mapping import Length
 
 __all__ = [
-    "BLOCK",
-    "OF_PIXELS",
-    "OF_VALUES",
-    "VERSION",
-    "Column",
-    "Index",
-    "Keys",
-    "canonical_json",
-    "crc32c",
-    "crc32c_of",
-    "write",
+    "BLOCK", "OF_PIXELS", "OF_VALUES", "VERSION", "Column", "Index", "Keys", "canonical_json",
+    "crc32c", "crc32c_of", "write",
 ]  # fmt: skip
 
 INDEX_NAME = "index.packio"  # within a directory pack

@@ -136,13 +136,9 @@ def checksums_of(
 
 
 def checked_columns(
-    arrays: dict[str, np.ndarray],
-    checksums: np.ndarray,
-    header: bytes,
-    path: Path,
-    length: Length | None,
-    far: tuple[Far, Mapping[str, int]] | None = None,
-) -> dict[str, Column]:
+    arrays: dict[str, np.ndarray], checksums: np.ndarray, header: bytes, path: Path,
+    length: Length | None, far: tuple[Far, Mapping[str, int]] | None = None,
+) -> dict[str, Column]:  # fmt: skip
     """The columns with their checksums; the header is compared with its own."""
     counts = {n: -(-a.nbytes // BLOCK) for n, a in arrays.items()}
     if checksums.shape != (1 + sum(counts.values()),) or checksums.dtype != np.uint32:

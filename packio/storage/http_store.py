@@ -19,7 +19,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote
 
 from packio import registry
@@ -33,18 +33,6 @@ from packio.storage.urls import Url
 _QUERY = re.compile(r"\?[^\s'\")]*")  # of a URL in a message: it may be signed
 _GIVEN = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")  # of Content-Range
 _MISSING = (404, 410)  # statuses of HTTP
-
-
-_NONE: Mapping[str, str] = {}
-
-
-class Wanted(NamedTuple):
-    """A range of an object, and the size of the object, if that is known."""
-
-    start: int
-    stop: int | None  # None: to the end, wherever that is
-    size: int | None = None
-    is_whole: bool = False  # so an answer may be the object, and no range
 
 
 class HttpStore(FsspecStore):
@@ -107,20 +95,22 @@ class HttpStore(FsspecStore):
         if facts.tag:
             self._tags[name] = facts.tag
         size = facts.size if facts.size > 0 else None
-        wanted = Wanted(0, size, size, is_whole=True)
-        return urls.retried(lambda: self._attempt(name, wanted))
+        return urls.retried(lambda: self._attempt(name, 0, size, size, is_whole=True))
 
     def _fetch(self, file: int, start: int, stop: int) -> bytes:
-        wanted = Wanted(start, stop, self._sizes[file])
-        return urls.retried(lambda: self._attempt(self._names[file], wanted))
+        name, size = self._names[file], self._sizes[file]
+        return urls.retried(lambda: self._attempt(name, start, stop, size))
 
-    def _attempt(self, name: str, wanted: Wanted) -> bytes:
-        url, tag, (start, stop, *_) = self._url(name), self._tags.get(name, ""), wanted
+    def _attempt(
+        self, name: str, start: int, stop: int | None, size: int | None, *, is_whole: bool = False
+    ) -> bytes:
+        """Read a range of an object of a size; ``stop`` None: to the end, wherever that is."""
+        url, tag = self._url(name), self._tags.get(name, "")
         headers = {} if stop is None else {"Range": f"bytes={start}-{stop - 1}"}
         if tag:
             headers["If-Match"] = tag
         with self.asked("GET", url, headers) as answer:
-            _check(url, answer, wanted, tag)
+            _check(url, answer, start, stop, size, tag, is_whole=is_whole)
             data = body(url, answer, None if stop is None else stop - start)
         if not tag and (told := _strong(answer)):  # the next answer has to be of the same version
             self._tags[name] = told
@@ -128,10 +118,10 @@ class HttpStore(FsspecStore):
 
     @contextlib.contextmanager
     def asked(
-        self, method: str, url: Url, headers: Mapping[str, str] = _NONE, query: str = ""
+        self, method: str, url: Url, headers: Mapping[str, str] | None = None, query: str = ""
     ) -> Iterator[Any]:
         """Ask for an object; the answer's body is read while the block runs, or never."""
-        headers = {"Accept-Encoding": "identity", **self.headers(), **headers}
+        headers = {"Accept-Encoding": "identity", **self.headers(), **(headers or {})}
         with _unsigned(url, self.advice):
             answer = self._answer(method, url, headers, query)
             if self.has_moved(url, answer):
@@ -209,9 +199,14 @@ def _strong(answer: Any) -> str:
     return tag if tag.startswith('"') else ""
 
 
-def _check(url: Url, answer: Any, wanted: Wanted, tag: str) -> None:
-    """Check that an answer is the range that was asked for, of the object that was opened."""
-    start, stop, size, is_whole = wanted
+def _check(
+    url: Url, answer: Any, start: int, stop: int | None, size: int | None, tag: str, *,
+    is_whole: bool,
+) -> None:  # fmt: skip
+    """Check that an answer is the range that was asked for, of the object that was opened.
+
+    An answer to one who wants the whole object may be that, and no range.
+    """
     status, headers = answer.status, answer.headers
     length = headers.get("Content-Length")
     if status < 300 and (coding := headers.get("Content-Encoding", "identity")) != "identity":

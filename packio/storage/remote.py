@@ -122,7 +122,7 @@ def index_at(place: Path) -> Path:
 def _asked(url: Url) -> Facts:
     found = stores.facts(url)
     if found is None or not found.is_file:
-        raise IntegrityError(f"{url}: missing; the manifest of the pack lists this index")
+        raise IntegrityError(f"{url}: missing; the index of a pack was expected there")
     return found
 
 

@@ -91,7 +91,9 @@ def check(options: Mapping[str, Any]) -> dict[str, Any]:
     _check_views(options)
     _check_transforms(options)
     views = options["views"]
-    places = {name: options[name] for name in ("path", "index") if _is_text(options.get(name))}
+    places = {
+        n: p for n in ("path", "index") if isinstance(p := options.get(n), (str, os.PathLike))
+    }
     return {
         **options,
         **{n: url for n, p in places.items() if (url := urls.of(p)) is not None},
@@ -114,10 +116,6 @@ def _check_numbers(options: Mapping[str, Any]) -> None:
     seed = options["seed"]
     if isinstance(seed, bool) or not isinstance(seed, (numbers.Integral, type(None))):
         raise OptionError(f"seed={seed!r}: expected an int, or None")
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str | os.PathLike)
 
 
 def _check_path(path: object) -> None:

@@ -184,7 +184,12 @@ class PackDataset(Dataset):
         if isinstance(path, opening.Pack):
             path = path if access in (None, path.access) else path.reopened(str(access))
         self.pack = path if isinstance(path, opening.Pack) else self._opened(path, access)
-        self._check_format()
+        found = self.pack.metadata["format"]
+        if self.format is not None and found != self.format:
+            raise OptionError(
+                f"{self.pack.path}: a {found} pack; {type(self).__name__} reads {self.format}, "
+                "packio.PackDataset reads any format"
+            )
         if local_copy is not None:
             self.pack = caches.open_copy(self.pack, local_copy, local_bytes)
         if cache is not None:
@@ -221,14 +226,6 @@ class PackDataset(Dataset):
     def _opened(self, path: str | os.PathLike[str], access: str | None) -> opening.Pack:
         names = ("index", "trust_plain_pickle", "database")
         return opening.open(path, access=access, **{n: self._options[n] for n in names})
-
-    def _check_format(self) -> None:
-        found = self.pack.metadata["format"]
-        if self.format is not None and found != self.format:
-            raise OptionError(
-                f"{self.pack.path}: a {found} pack; {type(self).__name__} reads {self.format}, "
-                "packio.PackDataset reads any format"
-            )
 
     def __len__(self) -> int:
         return len(self.pack) if self._chosen is None else len(self._chosen.array)

@@ -75,19 +75,18 @@ def select(
         )
     found = np.arange(len(pack))
     if keys_of is not None:
-        found = _with_keys(pack, absolute(keys_of))
+        other = absolute(keys_of)
+        if not selections.is_selection(other):
+            raise OptionError(
+                f"{other}: no selection; keys_of= takes a file that packio select wrote"
+            )
+        wanted = selections.read(other).keys()
+        found = np.unique(selections.find_keys(pack.index_file, wanted, pack.path))
     if expression is not None:
         found = np.intersect1d(found, expressions.matching(pack, expression))
         if not len(found):
             raise OptionError(f"{pack.path}: none of {len(pack)} samples has {expression!r}")
     return save(pack, found, out, expression=expression, overwrite=overwrite)
-
-
-def _with_keys(pack: opening.Pack, other: Path) -> np.ndarray:
-    if not selections.is_selection(other):
-        raise OptionError(f"{other}: no selection; keys_of= takes a file that packio select wrote")
-    wanted = selections.read(other).keys()
-    return np.unique(selections.find_keys(pack.index_file, wanted, pack.path))
 
 
 def save(

@@ -386,6 +386,46 @@ class ForeignCursor(Cursor):
         self._loaded, self._number = dict(state), state["epoch"]
 
 
+class ResumableLoader:
+    """What loaders tell of the epoch, and of the position in it, that their cursor keeps."""
+
+    _cursor: Cursor
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch, those that ``skip`` leaves out included."""
+        return len(self._cursor)
+
+    @property
+    def epoch(self) -> int:
+        """Number of the next epoch."""
+        return self._cursor.next
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the next epoch of sampler and dataset; without it they count epochs themselves."""
+        self._cursor.set(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tell the position after the batch that was handed out last.
+
+        The state holds numbers, and for a sampler that is not packio's also the state of torch's
+        random numbers. `torch.save` and ``torch.load(weights_only=True)`` accept it.
+        """
+        return self._cursor.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state: the next batch, crops and flips included, is the one that was next.
+
+        With a `ShuffleSampler`, batch size and world size may differ from those of the state. A
+        sampler that is not packio's runs again without reading samples, with torch's random numbers
+        as they were. Its later epochs depend on torch's state (`torch.get_rng_state`), which a
+        checkpoint has to hold as well.
+
+        Raises:
+            OptionError: the state belongs to another order.
+        """
+        self._cursor.load_state_dict(state)
+
+
 def _placed(batches: Iterator[list[Any]], epoch: int, first: int) -> Iterator[list[Any]]:
     """Give the indices of a foreign sampler places in the epoch, counted over all ranks."""
     rank, world_size = ranks.current()

@@ -18,7 +18,7 @@ from packio.datasets.lookahead import unwrap_subset, with_lookahead, wrap_subset
 from packio.errors import OptionError
 from packio.images import tensors
 from packio.images.devices import numbered
-from packio.loading.cursor import Epoch, EpochBatches, cursor_of
+from packio.loading.cursor import Epoch, EpochBatches, ResumableLoader, cursor_of
 from packio.loading.devices import DevicePrefetcher
 from packio.loading.prefetching import prefetch
 from packio.loading.samplers import DefaultSampler, check_length
@@ -41,7 +41,7 @@ _HINTS = {  # arguments of other loaders → what to write instead
 }  # fmt: skip
 
 
-class Loader:
+class Loader(ResumableLoader):
     """Load batches of a dataset, with the arguments of torch's DataLoader.
 
     With ``num_workers=0``, nothing passes between processes. A thread makes batches ahead, and a
@@ -208,10 +208,6 @@ class Loader:
             f"Loader({', '.join([repr(self.dataset), *(f'{n}={v!r}' for n, v in said.items())])})"
         )
 
-    def __len__(self) -> int:
-        """Batches of a whole epoch, those that ``skip`` leaves out included."""
-        return len(self._cursor)
-
     def __iter__(self) -> Iterator[Any]:
         epoch = self._cursor.begin()
         with contextlib.ExitStack() as stack:
@@ -257,36 +253,6 @@ class Loader:
         finally:
             if lent.loader.persistent_workers:
                 self._idle = lent
-
-    @property
-    def epoch(self) -> int:
-        """Number of the next epoch."""
-        return self._cursor.next
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the next epoch of sampler and dataset; without it they count epochs themselves."""
-        self._cursor.set(epoch)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Tell the position after the batch that was handed out last.
-
-        The state holds numbers, and for a sampler that is not packio's also the state of torch's
-        random numbers. `torch.save` and ``torch.load(weights_only=True)`` accept it.
-        """
-        return self._cursor.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state: the next batch, crops and flips included, is the one that was next.
-
-        With a `ShuffleSampler`, batch size and world size may differ from those of the state. A
-        sampler that is not packio's runs again without reading samples, with torch's random numbers
-        as they were. Its later epochs depend on torch's state (`torch.get_rng_state`), which a
-        checkpoint has to hold as well.
-
-        Raises:
-            OptionError: the state belongs to another order.
-        """
-        self._cursor.load_state_dict(state)
 
 
 class _Indices:

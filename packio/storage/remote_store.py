@@ -153,12 +153,7 @@ def _pool() -> DaemonPool:
 
 
 class RemoteStore(Store):
-    """Files at URLs.
-
-    Args:
-        root, names, sizes: As of `Store`.
-        tags: Name → entity tag of the version that is read; a file without one is not compared.
-    """
+    """Files at URLs; ``tags`` are those of the versions that are read, by name, as far as known."""
 
     root: Url
     is_local = False

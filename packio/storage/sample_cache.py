@@ -79,14 +79,11 @@ class RamCache:
     Pickled for a process that multiprocessing spawns, the cache is the same one there. Pickled for
     any other process, as on another machine, the cache is empty there, and of the same size.
     The slot of field k of sample i is ``k * samples + i``.
-
-    Attributes:
-        room: Bytes that may be kept; processes that write at the same moment can exceed the limit.
     """
 
     def __init__(self, samples: int, kinds: int, room: int, descriptor: int) -> None:
         self._samples, self._kinds = samples, kinds
-        self.room: int = room
+        self.room: int = room  # bytes; processes that write at the same moment can exceed it
         self._descriptor, self._begin = descriptor, table_bytes(samples, kinds)
         closing = weakref.finalize(self, os.close, descriptor)
         closing.atexit = False  # threads may still read at exit; the system closes the file

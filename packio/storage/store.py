@@ -30,12 +30,8 @@ class Store(abc.ABC):
 
     A store that is asked for bytes knows the names and the sizes of its files, as an index lists
     them. Safe in threads and after fork; pickles. tests/support/store_contract.py says what each
-    store has to do.
-
-    Args:
-        root: Folder or URL that the names are relative to.
-        names: Of the files that are read by number.
-        sizes: Bytes of each; a read beyond the end is refused.
+    store has to do. Names are relative to the root; the files that are read by number are given by
+    their names and sizes in bytes, and a read beyond the end is refused.
     """
 
     is_local = True  # whether the files are this machine's, and have paths

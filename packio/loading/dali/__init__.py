@@ -14,7 +14,7 @@ from packio.batches.framing import Settings
 from packio.errors import OptionError
 from packio.images.decoders import MAX_PIXELS, Decoder
 from packio.images.geometry import Geometry
-from packio.loading.cursor import cursor_of
+from packio.loading.cursor import ResumableLoader, cursor_of
 from packio.loading.dali.pipelines import Feeder, Options, Runner, import_dali
 from packio.loading.devices import Preparation
 from packio.loading.prefetching import prefetch
@@ -27,7 +27,7 @@ from packio.system.threads import Threads
 __all__ = ["DaliLoader"]
 
 
-class DaliLoader:
+class DaliLoader(ResumableLoader):
     """Batches of a pack, decoded, cropped, resized and mirrored by NVIDIA DALI.
 
     A batch is a tuple: images (N, C, H, W), RGB, on the device, and labels if the pack has them,
@@ -132,10 +132,6 @@ class DaliLoader:
         self._runner = Runner(options, functools.partial(self._feeder, settle=True))
         self._ahead = prefetch_factor
 
-    def __len__(self) -> int:
-        """Number of batches in a whole epoch."""
-        return len(self._cursor)
-
     def __iter__(self) -> Iterator[Any]:
         epoch = self._cursor.begin()
         with prefetch(map(self._feeder, epoch.batches), self._ahead) as made:
@@ -177,27 +173,6 @@ class DaliLoader:
     def seed(self) -> int:
         """The seed of crops and flips, as given or drawn."""
         return self._feeder.seed
-
-    @property
-    def epoch(self) -> int:
-        """Number of the next epoch."""
-        return self._cursor.next
-
-    def set_epoch(self, epoch: int) -> None:
-        """Say which epoch is next; without a call the epochs are counted."""
-        self._cursor.set(epoch)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position in the epoch, as `packio.Loader.state_dict` does."""
-        return self._cursor.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state, as `packio.Loader.load_state_dict` does.
-
-        Raises:
-            OptionError: the state belongs to another order.
-        """
-        self._cursor.load_state_dict(state)
 
     def close(self) -> None:
         """Close DALI's pipeline and the pack's files; iterating opens them again."""

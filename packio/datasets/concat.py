@@ -166,12 +166,6 @@ class ConcatPacks(Dataset):
                 raise no_class(name, names, ", ".join(str(pack.path) for pack in packs))
         return [[own for wanted in each for own in _find_class(wanted, m)] for m in self._moves]
 
-    def _of_table(self, table: Any) -> np.ndarray:
-        raise OptionError(
-            "subset: a table names samples of one pack; take subset() of each dataset, then join "
-            "them by ConcatPacks"
-        )
-
     def _part(self: Self, indices: np.ndarray) -> Self:
         """The samples at some indices; every dataset stays, perhaps with no samples."""
         owners, own = self._locate_indices(indices)

@@ -251,7 +251,7 @@ class Dataset(Seeded, torch.utils.data.Dataset[Any]):
         parts = self._parts
         labels = [None] * len(parts) if label is None else self._labels_of_parts(label)
         searched = [
-            selection.Searched(part.pack, part._chosen_positions(), wanted)
+            (part.pack, part._chosen_positions(), wanted)
             for part, wanted in zip(parts, labels, strict=True)
         ]
         found = selection.matching(searched, key, meta)
@@ -259,8 +259,8 @@ class Dataset(Seeded, torch.utils.data.Dataset[Any]):
             packs = {id(part.pack): part.pack for part in parts}
             each = {i: expressions.matching(pack, expression) for i, pack in packs.items()}
             found = [
-                rows & np.isin(one.positions, each[id(one.pack)])
-                for rows, one in zip(found, searched, strict=True)
+                rows & np.isin(positions, each[id(pack)])
+                for rows, (pack, positions, _) in zip(found, searched, strict=True)
             ]
         chosen = np.concatenate(found)
         chosen = chosen if self._order is None else chosen[self._order.array]
@@ -393,8 +393,11 @@ class Dataset(Seeded, torch.utils.data.Dataset[Any]):
         return [label]
 
     def _of_table(self, table: Any) -> np.ndarray:
-        """Indices of the samples that a table names."""
-        raise NotImplementedError
+        """Indices of the samples that a table names, in a dataset of one pack."""
+        raise OptionError(
+            "subset: a table names samples of one pack; take subset() of each dataset, then join "
+            "them by ConcatPacks"
+        )
 
     def _part(self: Self, indices: np.ndarray) -> Self:
         raise NotImplementedError

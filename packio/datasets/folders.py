@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -107,24 +107,19 @@ class _State:
     @staticmethod
     def of(root: Path, listing: Listing) -> _State:
         """Look at every file of a listing."""
-        pairs = _sizes_and_times(root, listing.keys)
+        prefix, keys = os.fsencode(root) + b"/", listing.keys
+
+        def look(start: int) -> np.ndarray:
+            pairs = [_size_and_time(prefix + key) for key in keys[start : start + _CHUNK]]
+            return np.array(pairs, np.int64)
+
+        with ThreadPool(_THREADS, "packio-stat") as pool:
+            chunks = list(pool.map(look, range(0, len(keys), _CHUNK)))
+        pairs = np.concatenate(chunks) if chunks else np.zeros((0, 2), np.int64)
         digest = hashlib.sha256(f"{__version__} {json.dumps(listing.classes)}\0".encode())
         digest.update(b"\0".join(listing.keys))
         digest.update(pairs.tobytes())
         return _State(pairs[:, 0].copy(), pairs[:, 1].copy(), digest.hexdigest())
-
-
-def _sizes_and_times(root: Path, keys: Sequence[bytes]) -> np.ndarray:
-    """Size in bytes and modification time in ns of each file, (N, 2) int64."""
-    prefix = os.fsencode(root) + b"/"
-
-    def look(start: int) -> np.ndarray:
-        pairs = [_size_and_time(prefix + key) for key in keys[start : start + _CHUNK]]
-        return np.array(pairs, np.int64)
-
-    with ThreadPool(_THREADS, "packio-stat") as pool:
-        chunks = list(pool.map(look, range(0, len(keys), _CHUNK)))
-    return np.concatenate(chunks) if chunks else np.zeros((0, 2), np.int64)
 
 
 def _size_and_time(path: bytes) -> tuple[int, int]:

@@ -10,7 +10,7 @@ import operator
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -88,18 +88,14 @@ def no_class(name: str, names: Sequence[str], where: object) -> OptionError:
     )
 
 
-class Searched(NamedTuple):
-    """Samples of a pack that are searched."""
-
-    pack: opening.Pack
-    positions: np.ndarray  # (n,) int64, in any order
-    label: Labels | None  # names or numbers of classes; none of an empty list, None: any
-
-
 def matching(
-    parts: Sequence[Searched], key: Keys | None, meta: Mapping[str, Any]
-) -> list[np.ndarray]:
-    """Tell which samples match all conditions that `Dataset.where` has: (n,) bool of each part."""
+    parts: Sequence[tuple[opening.Pack, np.ndarray, Labels | None]], key: Keys | None,
+    meta: Mapping[str, Any],
+) -> list[np.ndarray]:  # fmt: skip
+    """Tell which samples match all conditions that `Dataset.where` has: (n,) bool of each part.
+
+    A part is a pack, the (n,) positions in it, in any order, and classes: None: any, []: none.
+    """
     sought = []
     for pack, positions, label in parts:
         rows = np.zeros(len(pack), bool)
@@ -111,7 +107,8 @@ def matching(
         _keep_keys(sought, key)
     if meta:
         _keep_meta(sought, meta)
-    return [rows[part.positions] for part, (_, rows) in zip(parts, sought, strict=True)]
+    pairs = zip(parts, sought, strict=True)
+    return [rows[positions] for (_, positions, _), (_, rows) in pairs]
 
 
 def _keep_labels(pack: opening.Pack, rows: np.ndarray, label: Labels) -> None:

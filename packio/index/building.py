@@ -23,7 +23,14 @@ from packio.errors import DecodeError, IntegrityError, OptionError
 from packio.images import encodings
 from packio.images.encodings import RAW
 from packio.index import columns
-from packio.index.indexfile import OF_PIXELS, OF_VALUES, SPLIT_RECORD, Index, crc32c, flags_of
+from packio.index.indexfile import (
+    OF_PIXELS,
+    OF_VALUES,
+    PROGRESSIVE,
+    SPLIT_RECORD,
+    Index,
+    crc32c,
+)
 from packio.sample.fields import PIXELS
 from packio.sample.record import IMAGE, UNKNOWN, Facts, Field, Record
 
@@ -233,7 +240,7 @@ class FactColumns:
 def fact_values(data: bytes, facts: Facts) -> dict[str, int]:
     """What the columns of an image or a mask say of a value, beside where the value lies."""
     return {
-        "crc32c": crc32c(data), "flags": flags_of(facts),
+        "crc32c": crc32c(data), "flags": PROGRESSIVE if facts.progressive else 0,
         "height": facts.height, "width": facts.width,
         "encoding": encodings.CODES[facts.encoding], "orientation": facts.orientation,
         "channels": facts.channels, "dtype": encodings.DTYPES.index(facts.dtype),

@@ -40,7 +40,6 @@ from packio.index.column import (
 )
 from packio.index.columns import OF_FILES, RAGGED
 from packio.index.layout import OF_PIXELS, OF_VALUES, VERSION, canonical_json, check_shapes
-from packio.sample.record import Facts
 from packio.system import files
 from packio.system.locks import cached_property
 from packio.system.mapping import Length
@@ -290,11 +289,6 @@ def write(
         file.seek(place)
         file.write(checksums.tobytes())
     return hashlib.sha256(header + checksums.tobytes()).hexdigest()
-
-
-def flags_of(facts: Facts) -> int:
-    """The column ``flags`` of a sample, as far as its image says."""
-    return PROGRESSIVE if facts.progressive else 0
 
 
 # Single rows of an index, looked up in a microsecond, are checked part by part. A part is as many

@@ -109,7 +109,8 @@ def remove(url: Url) -> None:
 class StreamedObject:
     """An object that is read from the beginning to the end, all of its bytes, and digested.
 
-    It comes in pieces of 4 MiB, several at a time and ahead of the reader. Not for several threads. Reading back further than 16 MiB asks for the bytes again.
+    It comes in pieces of 4 MiB, several at a time and ahead of the reader. Not for several threads.
+    Reading back further than 16 MiB asks for the bytes again.
     """
 
     def __init__(self, url: Url, facts: Facts, ahead: int, stopped: threading.Event) -> None:

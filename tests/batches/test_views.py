@@ -176,7 +176,7 @@ def test_globs_match_as_fnmatch(keys: list[str], globs: list[str]) -> None:
 
     globs = [g for g in globs if set(g) & set("*?[")] or ["*"]
     fake: Any = Fake()
-    (found,) = selection.matching([selection.Searched(fake, np.arange(len(keys)), None)], globs, {})
+    (found,) = selection.matching([(fake, np.arange(len(keys)), None)], globs, {})
     assert found.tolist() == [any(fnmatch.fnmatchcase(k, g) for g in globs) for k in keys]
 
 

@@ -12,14 +12,11 @@ from packio.errors import OptionError
 
 
 class Batch(list[Any]):
-    """The samples of a batch, with the tensors they are views of.
-
-    ``columns`` makes what `collate` returns: a tuple, dict or single value of batched fields.
-    """
+    """The samples of a batch, with the tensors they are views of."""
 
     def __init__(self, samples: Sequence[Any], columns: Callable[[], Any]) -> None:
         super().__init__(samples)
-        self.columns: Callable[[], Any] = columns
+        self.columns: Callable[[], Any] = columns  # makes what `collate` returns
         self._samples = list(map(_copied, samples))
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -219,10 +219,7 @@ def _placements(
     settings: Settings, height: Integer, width: Integer, orientation: Integer,
     drawn: Sequence[tuple[Uniforms, Uniforms]],
 ) -> list[Placement]:  # fmt: skip
-    """The placements of one sample, or of N, one a view, in upright images of some sizes.
-
-    For each view, ``drawn`` are the numbers of the flips and those of the geometry.
-    """
+    """The placements of one sample, or of N; ``drawn``: numbers of each view's flips and crop."""
     placements = []
     for crop, (flips, own) in zip(settings.views, drawn, strict=True):
         frame = crop.frame(height, width, own) if crop else frames.whole(height, width)

@@ -143,10 +143,7 @@ def _made_of_levels(
     pack: Pack, settings: Settings, row: Row, needs: Sequence[Need], name: str,
     outs: Sequence[np.ndarray | None], taken: Taken | None, points: bytes | None = None,
 ) -> Sequence[np.ndarray]:  # fmt: skip
-    """As `_made`, of levels of the image as far as any are taken.
-
-    Instead of a level that is damaged, the image is taken, and the level is counted.
-    """
+    """As `_made`, of levels as far as any are taken; the image replaces a level that is damaged."""
     if not taken or not any(taken):
         return _made(pack, settings, row, needs, name, outs, points)
     found: dict[int, np.ndarray] = {}  # by view
@@ -170,10 +167,7 @@ def _made(
     pack: Pack, settings: Settings, row: Row, needs: Sequence[Need], name: str,
     outs: Sequence[np.ndarray | None], points: bytes | None = None,
 ) -> list[np.ndarray]:  # fmt: skip
-    """Read a sample, and make what its views need: (C, H, W) each, in ``outs`` where one is given.
-
-    ``points`` are the image's seek points; None: they are read here.
-    """
+    """Read a sample, and make what its views need: (C, H, W) each, in ``outs`` where given."""
     rows, decoder = None, settings.decoder
     if name == IMAGE:
         rows = pack.raw_rows

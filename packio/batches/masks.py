@@ -31,8 +31,7 @@ def decode(data: bytes, size: tuple[int, int]) -> np.ndarray:
     """Decode a mask of a size in pixels to (H, W) class ids; palettes are ignored.
 
     uint8, or int32 if ids have more than 8 bits; one-bit masks give 0 and 1. `packio.images.png`
-    decodes plain PNGs of 8 bits, in a third of Pillow's time (``benchmarks/png.py``); Pillow
-    decodes all other masks.
+    decodes plain PNGs of 8 bits, in a third of Pillow's time (``benchmarks/png.py``).
     """
     ids = png.decode(data, _OF_IDS, size)
     if ids is not None:

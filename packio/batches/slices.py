@@ -106,10 +106,7 @@ def _samples(framing: Framing, points: Sequence[bytes]) -> tuple[np.ndarray, np.
 
 
 def _find(files: LocalStore, numbers: np.ndarray, samples: np.ndarray, wanted: np.ndarray) -> bytes:
-    """Leave out samples that are not in their files; return the paths of a folder's files.
-
-    The files of others are opened slice by slice.
-    """
+    """Leave out samples that are not in their files; return the paths of a folder's files."""
     if not isinstance(files, FolderStore):
         wanted &= files.within(numbers, samples["offset"], samples["length"])
         return b""

@@ -32,8 +32,8 @@ Spec = str | Sequence[str | Mapping[str, str]] | Mapping[str, str]
 class Fields:
     """What a sample consists of, out of fields of some kinds and of what the index says of it.
 
-    A spec is a field's name (the bare value), a sequence of names (a tuple), or a mapping of output
-    names to fields (a dict). A sequence may have such mappings in it.
+    A spec is a name (the bare value), a sequence of names (a tuple), or a mapping of output names
+    to fields (a dict). A sequence may have such mappings in it.
     """
 
     def __init__(self, spec: Spec, kinds: Mapping[str, str], described: Sequence[str]) -> None:
@@ -301,12 +301,7 @@ def _is_numeric(value: Any) -> bool:
 
 
 def _batched(kind: str, column: Sequence[Any]) -> Any:
-    """What `packio.collate` makes of the values of a field, or of one view of it.
-
-    Labels, positions, and images, masks and arrays of one shape are collated as torch's
-    default_collate does. Images, masks and arrays of several shapes or types, or of which a sample
-    has none, become a list; so do Pillow's images and all other values.
-    """
+    """What `packio.collate` makes of the values of a field, or of one view of it; else a list."""
     alike = kind in ("label", "index")
     if kind in PIXELS and not any(v is None or hasattr(v, "getbands") for v in column):  # Pillow's
         alike = len({tuple(getattr(value, "shape", ())) for value in column}) == 1

@@ -81,10 +81,7 @@ class Maker:
         return made
 
     def _check_pillow_holds(self, made: MadeSamples, positions: np.ndarray) -> None:
-        """Count samples as bad whose pixels Pillow has no mode for, as three channels of 16 bits.
-
-        A batch tries each; a single sample is tried in `make_one`.
-        """
+        """Count samples as bad whose pixels Pillow has no mode for, as RGB of 16 bits."""
         for name in self._images:
             for view in made.columns[name]:
                 for slot, image in enumerate(view):

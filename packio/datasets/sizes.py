@@ -103,12 +103,11 @@ def _take_sizes(found: Iterator[Sizes], indices: np.ndarray) -> Iterator[Sizes]:
 
 
 def shard_lengths(data: Any) -> np.ndarray:
-    """Count the samples of each shard of a dataset, in the order of its indices.
+    """Count the samples of each shard of a dataset: (S,) int64, in the order of its indices.
 
-    Knows `PackDataset` and its kind, `ConcatPacks`, torch's ConcatDataset and Subset of these, and
-    any dataset that has ``shard_lengths``, a sequence of integers. A pack of one file is one shard.
-    A part of a dataset has parts of shards; shards of which nothing is left do not count. Returns
-    (S,) int64, each above 0.
+    Knows what `image_sizes` knows, but for packs, and any dataset that has ``shard_lengths``, a
+    sequence of integers. A pack of one file is one shard. A part of a dataset has parts of shards;
+    shards of which nothing is left do not count.
     """
     given = getattr(data, "shard_lengths", None)
     if given is not None:

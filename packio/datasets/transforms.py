@@ -98,10 +98,7 @@ def _contiguous(value: Any) -> Any:
 def _joint(
     transforms: Callable[..., Any], values: Mapping[str, Any], kinds: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Apply transforms to the values of `joint_names`; results are contiguous.
-
-    Albumentations' are called with keywords, boxes as ``bboxes``.
-    """
+    """Apply transforms to the values of `joint_names`; results are contiguous."""
     names = joint_names(values, kinds)
     made: Any
     given = _as_tv_tensors({name: values[name] for name in names}, kinds)
@@ -130,11 +127,7 @@ def _is_albumentations(transform: Any) -> bool:
 
 
 def joint_names(values: Iterable[str], kinds: Mapping[str, str]) -> list[str]:
-    """What joint transforms are called with, in order, as far as a sample has it.
-
-    The image, the mask, further images and masks, the boxes, their labels, further columns of the
-    boxes, the label.
-    """
+    """What joint transforms are called with, in order, as far as a sample has it."""
     names = list(values)
     pixels = [name for name in names if kinds.get(name) in PIXELS]
     boxes = [name for name in names if kinds.get(name) == BOXES]

@@ -162,10 +162,7 @@ class _BoxColumn:
 
 
 class _Labels:
-    """The labels: all ints, or all vectors of one length.
-
-    Vectors are integers until the first one that has floats.
-    """
+    """The labels: all ints, or all vectors of one length; integers until one has floats."""
 
     def __init__(self) -> None:
         self._ints = array("q")

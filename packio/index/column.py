@@ -195,10 +195,7 @@ class Column:
 
 
 class Pieces:
-    """A column in pieces along the first axis, made while they are written: none is held whole.
-
-    They are made anew each time they are gone through.
-    """
+    """A column in pieces along the first axis, made anew each time: none is held whole."""
 
     def __init__(
         self, dtype: np.dtype, shape: tuple[int, ...], made: Callable[[], Iterable[np.ndarray]]

@@ -60,10 +60,7 @@ SPLIT_RECORD, PROGRESSIVE = 2, 4  # bits of the column "flags"; 1 is free
 
 
 class Index:
-    """An index file, opened; ``copy``, a copy of it on a disk of this machine, is read instead.
-
-    Blocks of an index that is ``far`` come when they are needed.
-    """
+    """An index file, opened; ``copy``, a copy of it on a disk of this machine, is read instead."""
 
     def __init__(
         self, path: str | os.PathLike[str], copy: Path | None = None,

@@ -340,11 +340,9 @@ def _samples(dataset: Any, indices: list[int]) -> list[Any]:
 
 def _check_options(given: dict[str, Any], *, decodes: bool) -> None:
     """Check the arguments."""
-    dataset = given["dataset"]
-    if (
-        isinstance(dataset, (str, bytes, os.PathLike, Pack, type, torch.utils.data.IterableDataset))
-        or not hasattr(dataset, "__getitem__")
-    ):  # fmt: skip
+    dataset, iterable = given["dataset"], torch.utils.data.IterableDataset
+    kinds = (str, bytes, os.PathLike, Pack, type, iterable)
+    if isinstance(dataset, kinds) or not hasattr(dataset, "__getitem__"):
         raise OptionError(
             f"dataset={dataset!r}: expected a map-style dataset: "
             "packio.Loader(packio.PackDataset('train.lmdb', crop=…), …)"

@@ -347,10 +347,7 @@ class Iteration(Iterator[Item_co], Generic[Item_co]):
 
 @dataclasses.dataclass(frozen=True)
 class Course:
-    """What an index carries, so that a worker can compute the indices that come after it.
-
-    See `packio.datasets.lookahead`. Pickles as a few numbers, without sampler and dataset.
-    """
+    """What an index carries, so that a worker can compute those after it; pickles as numbers."""
 
     kind: type[Order[Any]]
     order: Mapping[str, Any] = dataclasses.field(hash=False)
@@ -367,10 +364,7 @@ class Course:
         return (position - self.part.start) // self.part.world_size
 
     def batch(self, data: Any, step: int, size: int) -> list[Drawn] | None:
-        """The indices of some steps of the slice; None if there are not as many, or not known.
-
-        The order is known for the sampler's dataset, and for others of the same shape.
-        """
+        """The indices of some steps of the slice; None if there are not as many, or not known."""
         if not self._made:
             self._made.append(None)
             with contextlib.suppress(ArithmeticError, LookupError, TypeError, ValueError):

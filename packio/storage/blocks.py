@@ -52,10 +52,7 @@ _FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class CachedIndex:
-    """An index at a URL, the blocks of which that have come are in a file of the user's cache.
-
-    For an `Index` it is what `packio.index.column.Far` says.
-    """
+    """An index at a URL, as `packio.index.column.Far`; the blocks that came are in the cache."""
 
     def __init__(self, url: Url, found: Facts, path: Path) -> None:
         self._url, self._size, self._path = url, found.size, path

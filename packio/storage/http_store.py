@@ -36,10 +36,7 @@ _MISSING = (404, 410)  # statuses of HTTP
 
 
 class HttpStore(FsspecStore):
-    """Objects of a web server, which fsspec lists and writes.
-
-    A forked process makes connections of its own.
-    """
+    """Objects of a web server, which fsspec lists and writes."""
 
     looks_ahead, lists_folders = True, False
     certificates: str | None = None  # file of those to trust; None: the system's

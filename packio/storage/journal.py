@@ -120,13 +120,10 @@ class Journal:
             return None
 
     def awaited(self, number: int, seconds: float = _NETWORK_SECONDS) -> indexfile.Index | None:
-        """The record of a task that another machine has finished, or None.
-
-        A network file system remembers for a while that a name was not there.
-        """
+        """The record of a task that another machine has finished, or None."""
         deadline = time.monotonic() + seconds
         while (found := self.find(number)) is None and time.monotonic() < deadline:
-            os.listdir(self.folder)  # asks the server anew
+            os.listdir(self.folder)  # asks the server anew, which remembers what was not there
             time.sleep(_POLL_SECONDS)
         return found
 

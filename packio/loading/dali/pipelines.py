@@ -173,10 +173,9 @@ class Options:
 
 
 def build(options: Options, source: Callable[[], tuple[Any, Any]]) -> Any:
-    """Build a pipeline that gets encoded images and their places from packio.
+    """Build a pipeline that gets data and places, see `Fed`, from packio until StopIteration.
 
-    The source returns the data and the places of the next batch, see `Fed`, or raises
-    StopIteration. The data must not change until the batch comes out.
+    The data must not change until the batch comes out.
     """
     fn, types = import_dali(".fn"), import_dali(".types")
     decoding: dict[str, Any] = {

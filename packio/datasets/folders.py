@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from packio import __version__, registry
-from packio.datasets.pack_dataset import PackDataset, describe_arguments
+from packio.datasets.pack_dataset import PackDataset
 from packio.errors import BadImagesError, CannotCreateError, PackioError
 from packio.index import columns as made
 from packio.index import indexfile
@@ -51,7 +51,7 @@ _DTYPES = {
 _Bad = tuple[bytes, str]  # key, reason
 
 
-class FolderDataset(PackDataset):
+class FolderDataset(PackDataset, format="folder"):
     """Images of a folder that is not packed, laid out as for torchvision's ImageFolder.
 
     The first opening reads every file once, in threads, for its header and checksum. The result is
@@ -66,16 +66,11 @@ class FolderDataset(PackDataset):
     storage it takes the time that they need to open a file.
     """
 
-    format: str = "folder"
-
     def _opened(self, path: str | os.PathLike[str], access: str | None) -> opening.Pack:
         skip = self._options["on_error"] == "skip"
         found = index_folder(path, skip=skip)
         again = functools.partial(index_folder, absolute(path), skip=skip)
         return opening.Pack(path, access=access, located=found, again=again)
-
-
-describe_arguments(FolderDataset)
 
 
 def index_folder(path: str | os.PathLike[str], *, skip: bool) -> tuple[Path, Path]:

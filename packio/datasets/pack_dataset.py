@@ -142,6 +142,17 @@ class PackDataset(Dataset):
     format: str | None = None  # the only container format accepted
     seeded: bool
 
+    def __init_subclass__(
+        cls, *, format: str | None = None, **others: Any,  # noqa: A002 (as the attribute)
+    ) -> None:  # fmt: skip
+        """Take the format of a class of packio's; describe the arguments after its docstring."""
+        super().__init_subclass__(**others)
+        if format is not None:
+            cls.format = format
+            if cls.__doc__ and PackDataset.__doc__:  # python -OO has no docstrings
+                _, _, arguments = PackDataset.__doc__.partition("\n")
+                cls.__doc__ = f"{cls.__doc__.rstrip()}\n{arguments}"
+
     @signatures.refuse_others(options.HINTS)
     def __init__(
         self,
@@ -433,63 +444,36 @@ _FORGOTTEN = {"_targets": None, "_samples_told": None}  # by copies: made when a
 _DEFAULTS = {p.name: p.default for p in inspect.signature(PackDataset).parameters.values()}
 
 
-def describe_arguments(kind: type[PackDataset]) -> None:
-    """Give a class, after its own docstring, the description of the arguments of `PackDataset`."""
-    if kind.__doc__ and PackDataset.__doc__:  # python -OO has no docstrings
-        _, _, arguments = PackDataset.__doc__.partition("\n")
-        kind.__doc__ = f"{kind.__doc__.rstrip()}\n{arguments}"
-
-
 # A class statement each, and no factory: users' annotations name these classes.
 
 
-class Hdf5Dataset(PackDataset):
+class Hdf5Dataset(PackDataset, format="hdf5"):
     """Samples of an HDF5 pack."""
 
-    format: str = "hdf5"
 
-
-class LmdbDataset(PackDataset):
+class LmdbDataset(PackDataset, format="lmdb"):
     """Samples of an LMDB pack."""
 
-    format: str = "lmdb"
 
-
-class N5Dataset(PackDataset):
+class N5Dataset(PackDataset, format="n5"):
     """Samples of an N5 pack."""
 
-    format: str = "n5"
 
-
-class PthDataset(PackDataset):
+class PthDataset(PackDataset, format="pth"):
     """Samples of a pack of .pth shards."""
 
-    format: str = "pth"
 
-
-class RecordIODataset(PackDataset):
+class RecordIODataset(PackDataset, format="recordio"):
     """Samples of a RecordIO pack."""
 
-    format: str = "recordio"
 
-
-class TFRecordDataset(PackDataset):
+class TFRecordDataset(PackDataset, format="tfrecord"):
     """Samples of a TFRecord pack."""
 
-    format: str = "tfrecord"
 
-
-class TarDataset(PackDataset):
+class TarDataset(PackDataset, format="tar"):
     """Samples of a pack of WebDataset tars."""
 
-    format: str = "tar"
 
-
-class ZarrDataset(PackDataset):
+class ZarrDataset(PackDataset, format="zarr"):
     """Samples of a Zarr pack."""
-
-    format: str = "zarr"
-
-
-for _kind in PackDataset.__subclasses__():
-    describe_arguments(_kind)

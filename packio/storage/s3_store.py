@@ -71,7 +71,9 @@ class S3Store(HttpStore):
 
     @locks.cached_property
     def _service(self) -> _Service:
-        return service()
+        """What the settings say now."""
+        env = {n: v for n, v in os.environ.items() if n.startswith("AWS_")}
+        return _made(json.dumps([options("s3", "s3a"), env], sort_keys=True, default=str))
 
     def has_moved(self, url: Url, answer: Any) -> bool:
         """See `HttpStore.has_moved`: a bucket is of another region, or signatures have expired."""
@@ -198,12 +200,6 @@ class _Service:
             for name in [name for name in list(self._signed) if parted(name[1])[0] == bucket]:
                 self._signed.pop(name, None)
         return is_elsewhere or is_refused
-
-
-def service() -> _Service:
-    """What the settings say now."""
-    env = {n: v for n, v in os.environ.items() if n.startswith("AWS_")}
-    return _made(json.dumps([options("s3", "s3a"), env], sort_keys=True, default=str))
 
 
 @functools.lru_cache(16)  # forked processes have their parent's

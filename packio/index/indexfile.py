@@ -68,7 +68,7 @@ class Index:
     ) -> None:  # fmt: skip
         self.path: Path = path if isinstance(path, Path) else Path(path)
         self._far = far
-        self.length: Length | None
+        self.length: Length | None  # of what is mapped, and could be truncated while it is read
         self._map, self.length = (far.content, far.length) if far is not None else layout.content(
             copy or self.path, is_one_of_many=is_one_of_many
         )  # fmt: skip
@@ -122,11 +122,6 @@ class Index:
         """Check that the file that is mapped has not been truncated: 1.5 µs."""
         if self.length is not None:
             self.length.check()
-
-    @property
-    def is_mapped(self) -> bool:
-        """Whether any bytes are mapped, so that they could be truncated while they are read."""
-        return self.length is not None
 
     def check(self) -> None:
         """Check every byte."""
@@ -300,7 +295,7 @@ class _Lookup:
 
     def __init__(self, columns: Sequence[Column], index: Index) -> None:
         self._columns, self._index = list(columns), index
-        self._check = index.check_length if index.is_mapped else None
+        self._check = index.check_length if index.length is not None else None
         self._views = [column.unchecked() for column in columns]
         self._is_checked = bytearray(len(index) // _PART + 1)  # 1 for each part that was checked
         if index.length is not None:

@@ -359,7 +359,7 @@ class PackTable:
         if self._label is None:
             return None
         labels = self._label.array()
-        if self.index_file.is_mapped:  # a view would show what is written there later
+        if self.index_file.length is not None:  # a view of a map would show what is written later
             labels = labels.copy()
             labels.flags.writeable = False
         return labels

@@ -420,8 +420,7 @@ class Dataset(Seeded, torch.utils.data.Dataset[Any]):
                 values, part._fields.kinds, part.transforms, part.transform, part.target_transform
             )
         except TransformError as error:
-            own = position - self._outputs.starts[owner]
-            where = f"{part.pack.path}, sample {own} ({part.pack.key(own)!r})"
+            where = f"{part.pack.path}, sample {position} ({part.pack.key(position)!r})"
             raise TransformError(f"{where}: {error}") from error.__cause__
 
     # ---- batches ----
@@ -493,8 +492,6 @@ class Dataset(Seeded, torch.utils.data.Dataset[Any]):
     ) -> Gathered:  # fmt: skip
         owners, positions = self._locate(indices)
         made = self._make(owners, positions, draw, out, device)
-        if owners is not None:
-            positions = positions + np.take(self._outputs.starts, owners)
         if not made.errors:
             return Gathered(made.columns, positions, owners)
         source = self._replace(made, owners, len(positions))

@@ -188,7 +188,7 @@ class Gathered(NamedTuple):
     """A batch as it was made, before it gets the form that the user wants."""
 
     columns: FieldColumns
-    positions: np.ndarray  # (N,) of the samples in the packs, one pack behind the other
+    positions: np.ndarray  # (N,) of the samples in their packs
     owners: np.ndarray | None  # (N,) numbers of the samples' packs; None: there is one pack
 
 
@@ -201,7 +201,7 @@ class Outputs:
     ) -> None:  # fmt: skip
         self._packs, self._moves, self._fields = packs, moves, fields
         self._output, self._several = output, several
-        self.starts: list[int] = [0, *itertools.accumulate(map(len, packs))][:-1]
+        self._starts = [0, *itertools.accumulate(map(len, packs))]
         self.has_tensors: bool = output == "tensor"
         self.has_one_tensor: bool = self.has_tensors and not several
 
@@ -210,15 +210,21 @@ class Outputs:
         if made.owners is None:
             return [(0, np.arange(len(made.positions)), made.positions)]
         each = [(n, np.flatnonzero(made.owners == n)) for n in np.unique(made.owners).tolist()]
-        return [(n, at, made.positions[at] - self.starts[n]) for n, at in each]
+        return [(n, at, made.positions[at]) for n, at in each]
 
     def _read(self, name: str, made: Gathered) -> list[Any]:
         """What a method of the packs says of each sample."""
-        reads, positions = [getattr(pack, name) for pack in self._packs], made.positions
         if made.owners is None:
-            return list(map(reads[0], positions.tolist()))
-        own = (positions - np.take(self.starts, made.owners)).tolist()
-        return [reads[n](i) for n, i in zip(made.owners.tolist(), own, strict=True)]
+            return list(map(getattr(self._packs[0], name), made.positions.tolist()))
+        owners = made.owners.tolist()
+        reads = {n: getattr(self._packs[n], name) for n in {*owners}}
+        return [reads[n](i) for n, i in zip(owners, made.positions.tolist(), strict=True)]
+
+    def _places(self, made: Gathered) -> np.ndarray:
+        """A copy of the samples' positions, counted through all packs, one behind the other."""
+        shift = 0 if made.owners is None else np.take(self._starts, made.owners)
+        places: np.ndarray = made.positions + shift
+        return places
 
     def columns(self, made: Gathered, but: Container[str] = ()) -> dict[str, Sequence[Any]]:
         """Values of each field, but for some, one a sample."""
@@ -239,7 +245,7 @@ class Outputs:
             elif name == "key":
                 found[name] = self._read("key", made)
             elif name == "index":
-                found[name] = made.positions.tolist()
+                found[name] = self._places(made).tolist()
             else:
                 found[name] = self._read("split_of", made)
         return found
@@ -264,7 +270,7 @@ class Outputs:
 
     def _ready(self, made: Gathered) -> dict[str, Any]:
         """Fields that are one tensor for the whole batch, or one tensor a view."""
-        ready: dict[str, Any] = {"index": torch.from_numpy(made.positions.copy())}
+        ready: dict[str, Any] = {"index": torch.from_numpy(self._places(made))}
         if "label" in self._fields.names:
             ready["label"] = self._labels(made)
         for name, views in made.columns.items():

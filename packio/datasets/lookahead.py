@@ -100,7 +100,7 @@ class Guesses:
     def _compare(self, course: Any, position: int, batch: Sequence[int]) -> bool:
         """Compare a batch with the guess; return whether what was guessed will not come."""
         step, size, before = course.step_of(position), len(batch), self._step
-        is_other = course != self._course
+        is_other: bool = course != self._course
         is_wrong = bool(self._coming) and (is_other or self._coming[0] != list(batch))
         self._step = step
         if is_other:

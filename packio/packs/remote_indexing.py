@@ -16,7 +16,7 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from packio.packs.buckets import EMPTY, OBJECTS, Bucket
 from packio.sample.relabelling import Relabelling
 from packio.storage import stores, urls
 from packio.storage.journal import Journal
-from packio.storage.stores import StreamedObject
+from packio.storage.stores import OpenUrl, StreamedObject
 from packio.storage.urls import Url
 from packio.system import files, locks
 from packio.system.files import cache_folder
@@ -175,13 +175,16 @@ def _make_part(
     form = registry.load("formats", bucket.format)
     file = os.fspath(url).removeprefix(f"{os.fspath(bucket.root)}/")  # as the format calls it
     for only_labelled in (False, True):
-        found = StreamedObject(url, facts, work.ahead, stopped)
+        found, opened = StreamedObject(url, facts, work.ahead, stopped), OpenUrl(url)
+        opened.opened = found
 
         def read(_: int, offset: int, length: int, found: StreamedObject = found) -> bytes:
             return found.read(length, offset)
 
         with stores.opened_once(found) as opened:
             samples = collecting.Collected(
+        with closing(found):
+            samples = Collected(
                 bucket.root, [file], form, work.reading.label_offset, seek_points=work.seek_points,
                 read=read, only_labelled=only_labelled,
             )  # fmt: skip

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import re
 import threading
 import urllib.request
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from packio import registry
@@ -181,17 +180,6 @@ class OpenUrl(Url):
     @property
     def _kind(self) -> type[Url]:
         return Url
-
-
-@contextlib.contextmanager
-def opened_once(found: StreamedObject) -> Iterator[OpenUrl]:
-    """The URL of an object, for all that read the object while the block runs."""
-    url = OpenUrl(found.url)
-    url.opened = found
-    try:
-        yield url
-    finally:
-        found.close()
 
 
 def check_unchanged(url: Url, before: Facts) -> None:

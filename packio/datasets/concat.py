@@ -81,10 +81,9 @@ class ConcatPacks(Dataset):
         packs = [d.pack for d in self.datasets]
         self._fields = first._fields
         wanted = bool({"label", "box_labels"} & {*self._fields.names})
-        self._classes, moves = _join_classes(packs, labels, needed=wanted)
-        self._moves = moves
+        self._classes, self._moves = _join_classes(packs, labels, needed=wanted)
         self._outputs = Outputs(
-            packs, self._fields, first.options["output"], several=first._several, moves=moves
+            packs, self._fields, first.options["output"], several=first._several, moves=self._moves
         )
         self._ends = np.cumsum([len(d) for d in self.datasets])
         self._order = None

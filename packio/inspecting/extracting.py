@@ -30,7 +30,7 @@ from packio.errors import (
     OutputExistsError,
 )
 from packio.images import encodings
-from packio.inspecting import annotations
+from packio.inspecting import annotations as annotation_files
 from packio.packs import opening
 from packio.sample import levels
 from packio.sample.fields import PIXELS
@@ -100,7 +100,7 @@ class _Extraction:
         self._pack, self._out, self._classes, self._progress = pack, out, classes, progress
         self._chosen = functools.partial(selected, pack, classes, split)
         self._began, self._called = time.monotonic(), 0.0
-        self._annotations = annotations.choose_annotations(pack, self._chosen, fields)
+        self._annotations = annotation_files.choose_annotations(pack, self._chosen, fields)
         names = levels.others(pack.fields) if fields is None else fields
         self._fields = [name for name in pack.fields if name in names]
         self._others = [name for name in self._fields if name != IMAGE]
@@ -131,21 +131,23 @@ class _Extraction:
 
     def _write_table(self, tree: _Tree) -> None:
         """Write the table, and all fields but the image."""
-        lines = annotations.TableLines(self._pack, self._annotations)
-        with tree.new(os.fsencode(annotations.TABLE)) as file:
+        lines = annotation_files.TableLines(self._pack, self._annotations)
+        with tree.new(os.fsencode(annotation_files.TABLE)) as file:
             for rows in self._chosen():
                 files: dict[int, dict[str, bytes]] = {row: {} for row in rows.tolist()}
                 for name in self._others:
                     for row, path in self._write_field(tree, name, rows).items():
                         files[row][name] = path
                 file.writelines(lines.line(row, paths) for row, paths in files.items())
-        tree.write(annotations.make_head(self._pack, self._fields), os.fsencode(annotations.HEAD))
+        tree.write(
+            annotation_files.make_head(self._pack, self._fields), os.fsencode(annotation_files.HEAD)
+        )
         if lines.has_boxes_of_classes:
-            with tree.new(os.fsencode(annotations.COCO)) as file:
-                file.writelines(annotations.make_coco_file(self._pack, self._chosen))
+            with tree.new(os.fsencode(annotation_files.COCO)) as file:
+                file.writelines(annotation_files.make_coco_file(self._pack, self._chosen))
         if self._pack.classes and {"label", "boxes"} & set(self._annotations):
             names = b"".join(os.fsencode(name) + b"\n" for name in self._pack.classes)
-            tree.write(names, os.fsencode(annotations.CLASS_NAMES))
+            tree.write(names, os.fsencode(annotation_files.CLASS_NAMES))
 
     def _write_field(self, tree: _Tree, name: str, rows: np.ndarray) -> dict[int, bytes]:
         """Write the files of one field, in the order of the container; return their paths."""
@@ -184,7 +186,7 @@ class _Extraction:
     def report(self) -> ExtractReport:
         table = command = None
         if self._has_table:
-            table = self._out / annotations.TABLE
+            table = self._out / annotation_files.TABLE
             command = shlex.join(["packio", "pack", str(self._out), "NEW.tar"])
         return ExtractReport(
             self._out, self._samples, self._written, self._bytes, table, tuple(self._annotations),

@@ -181,10 +181,8 @@ def _make_part(
         def read(_: int, offset: int, length: int, found: StreamedObject = found) -> bytes:
             return found.read(length, offset)
 
-        with stores.opened_once(found) as opened:
-            samples = collecting.Collected(
         with closing(found):
-            samples = Collected(
+            samples = collecting.Collected(
                 bucket.root, [file], form, work.reading.label_offset, seek_points=work.seek_points,
                 read=read, only_labelled=only_labelled,
             )  # fmt: skip

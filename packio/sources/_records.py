@@ -39,7 +39,7 @@ _BOX_LABEL_NAMES = (
 _BOX_COLUMNS = {"area": "area", "iscrowd": "crowd", "crowd": "crowd"}  # name in an item → column
 _KEY_NAMES = ("key", "__key__", "file_name", "filename", "file_path", "path", "image_path")
 _META_NAMES = ("meta", "metadata", "json")
-_ANNOTATIONS = "annotations"  # column of rows
+_ANNOTATIONS = ".annotations"  # column of rows, beside those of fields, which have no dot
 _SIZE = struct.Struct("<I")
 
 

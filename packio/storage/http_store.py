@@ -164,8 +164,8 @@ def _unsigned(url: Url, advice: str) -> Iterator[None]:
     try:
         yield
     except errors.HTTPError as error:
-        text = _QUERY.sub("", str(error)) or type(error).__name__
-        reason = getattr(error, "reason", None) or error
+        reason = getattr(error, "reason", None) or error  # what the last attempt met
+        text = _QUERY.sub("", str(reason)) or type(reason).__name__
         if "too many redirects" in text:
             raise ReadError(f"{url}: redirects lead around in a loop") from None
         if isinstance(reason, errors.SSLError):
@@ -211,7 +211,10 @@ def _check(
     if status == 206:
         given = _GIVEN.fullmatch(headers.get("Content-Range", ""))
         if given is None or (given[3] != "*" and int(given[2]) >= int(given[3])):
-            raise ReadError(f"{url}: the server sends a range, and not which (Content-Range)")
+            told = headers.get("Content-Range", "none")
+            raise ReadError(f"{url}: the server sends a range, and not which; Content-Range: {told}")
+        if is_whole and size is not None and given[3] not in ("*", str(size)):
+            raise urls.LengthError(f"{given[3]} bytes are there, {size} were announced")
         if given[3] != "*" and size is not None and int(given[3]) != size:
             raise IntegrityError(replaced(url))
         if stop is None or (int(given[1]), int(given[2])) != (start, stop - 1):

@@ -295,6 +295,48 @@ def test_adding_files_killed_at_any_step_is_up_to_date_in_the_end(
     assert step > 10
 
 
+def named_old(sample: packio.Sample) -> str:  # noqa: ARG001 (a field's function)
+    return "old"
+
+
+def named_new(sample: packio.Sample) -> str:  # noqa: ARG001
+    return "new"
+
+
+def test_replacing_a_field_killed_at_any_step_never_takes_old_values_for_new(
+    image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    fresh = tmp_path / "fresh" / "x.tar"
+    fresh.parent.mkdir()
+    packio.pack(image_folder, fresh, include=["*/*00*"])
+    packio.add_field(fresh, "name", named_old)
+    values = set[str]()
+    for step in range(1, 10_000):
+        place = tmp_path / f"step-{step}" / "x.tar"
+        shutil.copytree(fresh.parent, place.parent)
+        was_killed = killing.killed(
+            lambda: packio.add_field(place, "name", named_new, overwrite=True),  # noqa: B023
+            step,
+        )
+        with contextlib.suppress(OptionError):  # it has a field of this name: the old one
+            packio.add_field(place, "name", named_new)
+            assert _values(place) == {b"new"}
+        values |= _values(place)
+        with contextlib.suppress(OutputExistsError):  # new values wait in the journal, and stay
+            packio.drop_field(place, "name")
+        packio.add_field(place, "name", named_new, overwrite=True)
+        assert _values(place) == {b"new"}
+        if not was_killed:
+            break
+    assert step > 10
+    assert values == {b"old", b"new"}
+
+
+def _values(out: pathlib.Path) -> set[bytes]:
+    with packio.open(out) as pack:
+        return {pack.read_field("name", row) for row in range(len(pack))}
+
+
 def test_other_values_than_those_of_the_pack_are_refused(
     image_folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

@@ -44,15 +44,16 @@ def _values(found: packio.sources.Listing, name: str) -> list[Field | None]:
         return [read(i).fields.get(name) for i in range(len(found.keys))]
 
 
+@pytest.mark.parametrize("name", ["caption", "annotations"])
 @pytest.mark.parametrize("kind", [None, "text"])
 @pytest.mark.parametrize("ending", [".txt", "txt"])
 def test_captions_beside_the_images_are_a_field(
-    tmp_path: pathlib.Path, asked: made.Asked, ending: str, kind: str | None
+    tmp_path: pathlib.Path, asked: made.Asked, ending: str, kind: str | None, name: str
 ) -> None:
     root = _folder(tmp_path, asked, _1_txt=b"a cat", _2_txt="zwei Bären".encode())
-    found = asked.listing(root, fields={"caption": (ending, kind)})
+    found = asked.listing(root, fields={name: (ending, kind)})
     assert [os.path.basename(key) for key in found.keys] == [b"1.png", b"2.png"]
-    assert _values(found, "caption") == [
+    assert _values(found, name) == [
         Field("text", b"a cat"), Field("text", "zwei Bären".encode()),
     ]  # fmt: skip
     assert [f and f.data for f in _values(found, "image")] == [fielded.png(1), fielded.png(2)]

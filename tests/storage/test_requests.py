@@ -110,6 +110,14 @@ def test_a_replaced_object_is_an_error_where_nobody_told_its_tag(web: RangeServe
         client._fetch(0, 0, 9)
 
 
+def test_a_whole_object_may_have_another_tag_than_a_machine_beside_told(web: RangeServer) -> None:
+    _serve(web)
+    url = urls.child(Url(web.url), "x.bin")
+    known = stores.file_facts(url)
+    assert known.tag
+    assert stores.content(url, known._replace(tag='"of another machine"')) == DATA
+
+
 def test_an_object_of_another_size_is_an_error(web: RangeServer) -> None:
     client = _serve(web, len(DATA) + 1)
     with pytest.raises(IntegrityError, match="was replaced"):

@@ -132,7 +132,7 @@ def test_no_more_of_an_index_is_read_than_was_asked_for(
     status: int, headers: dict[str, str], hostile: Any
 ) -> None:
     server = hostile(_endless(status, headers))
-    with pytest.raises(ReadError, match=r"more than 1,000 bytes|not which \(Content-Range\)"):
+    with pytest.raises(ReadError, match=r"more than 1,000 bytes|not which"):
         packio.open(server.url)
     assert server.sent < 1 << 24  # what buffers of sockets take
     assert server.asked == 1

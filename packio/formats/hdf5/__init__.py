@@ -47,6 +47,7 @@ from packio.sample.record import IMAGE, Place, Record
 from packio.system import files
 
 _ALIGNMENT = 4096  # bytes, of every dataset at least as large; there are only a few
+_MOST_ADDED = 1 << 20  # bytes that HDF5 adds to the data of a file
 _MOST_FIXED = 60_000  # bytes of an attribute in an object header, which has 64 KiB at most
 _PIECE = 1 << 20  # bytes copied at a time
 _CONVERT = "convert it: h5repack -l CONTI -f NONE old.h5 new.h5"
@@ -83,7 +84,11 @@ class Hdf5(Format):
 
 
 def _fill(h5py: Any, file: IO[bytes], contents: FileContents) -> Mapping[str, int]:
-    # In memory, with holes, h5py cannot run out of disk.
+    # In memory, with holes, h5py cannot run out of disk. A limit of the size of files, which holds
+    # there, too, is met before: h5py closes a file that may not grow with any error.
+    sizes = [b.size for b in contents.blobs.values()] + [a.nbytes for a in contents.arrays.values()]
+    file.truncate(sum(sizes) + _MOST_ADDED)
+    file.truncate(0)
     with open(os.memfd_create("packio-hdf5"), "w+b", buffering=0) as memory:
         begins = _lay_out(h5py, memory, contents)
         _copy_data(memory.fileno(), file.fileno())

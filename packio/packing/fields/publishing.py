@@ -159,14 +159,15 @@ def undo_killed(pack: opening.Pack, shop: Workshop) -> bool:
     """
     has_joined = False
     shop.shards.mkdir(exist_ok=True)
-    listed = {name for name, _, _ in pack.index_file.files()}
+    listed = {name: facts for name, *facts in pack.index_file.files()}
     root, journal = pack.index_file.path.parent, Journal(shop.shards)
     for path in sorted(shop.shards.glob("[0-9]*.packio")):
         record = journal.find(int(path.stem))
         if record is None:
             continue
-        if any(name in listed for name, _, _ in record.files()):
-            has_joined = True
+        there = [name for name, *_ in record.files() if name in listed]
+        if there:  # or files of that name of the field that the new one was to replace
+            has_joined |= all(listed[name] == facts for name, *facts in record.files())
             continue
         for name in moved(record):
             there, back = root / name, shop.built / name

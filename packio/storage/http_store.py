@@ -209,16 +209,7 @@ def _check(
     if status < 300 and (coding := headers.get("Content-Encoding", "identity")) != "identity":
         raise ReadError(f"{url}: the server sends {coding} data, unasked for")
     if status == 206:
-        given = _GIVEN.fullmatch(headers.get("Content-Range", ""))
-        if given is None or (given[3] != "*" and int(given[2]) >= int(given[3])):
-            told = headers.get("Content-Range", "none")
-            raise ReadError(f"{url}: the server sends a range, and not which; Content-Range: {told}")
-        if is_whole and size is not None and given[3] not in ("*", str(size)):
-            raise urls.LengthError(f"{given[3]} bytes are there, {size} were announced")
-        if given[3] != "*" and size is not None and int(given[3]) != size:
-            raise IntegrityError(replaced(url))
-        if stop is None or (int(given[1]), int(given[2])) != (start, stop - 1):
-            raise urls.LengthError(f"Content-Range {given[0]!r} came for bytes {start}-{stop}")
+        _check_range(url, headers.get("Content-Range", ""), start, stop, size, is_whole=is_whole)
     elif status == 200 and not is_whole and not (start == 0 and length == str(stop)):
         raise ReadError(
             f"{url}: the server sends no byte ranges, so packio cannot read one sample alone; copy "
@@ -230,6 +221,20 @@ def _check(
         raise urls.LengthError(f"{length} bytes came instead of {stop - start}")
     if tag and (found := headers.get("ETag")) and found.removeprefix("W/") != tag:
         raise IntegrityError(replaced(url))
+
+
+def _check_range(
+    url: Url, told: str, start: int, stop: int | None, size: int | None, *, is_whole: bool
+) -> None:
+    given = _GIVEN.fullmatch(told)
+    if given is None or (given[3] != "*" and int(given[2]) >= int(given[3])):
+        raise ReadError(f"{url}: the server sends a range, and not which; Content-Range: {told!r}")
+    if given[3] != "*" and size is not None and int(given[3]) != size:
+        if is_whole:
+            raise urls.LengthError(f"{given[3]} bytes are there, {size} were announced")
+        raise IntegrityError(replaced(url))
+    if stop is None or (int(given[1]), int(given[2])) != (start, stop - 1):
+        raise urls.LengthError(f"Content-Range {given[0]!r} came for bytes {start}-{stop}")
 
 
 def failure(url: Url, answer: Any) -> Exception:

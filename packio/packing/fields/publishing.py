@@ -165,9 +165,8 @@ def undo_killed(pack: opening.Pack, shop: Workshop) -> bool:
         record = journal.find(int(path.stem))
         if record is None:
             continue
-        there = [name for name, *_ in record.files() if name in listed]
-        if there:  # or files of that name of the field that the new one was to replace
-            has_joined |= all(listed[name] == facts for name, *facts in record.files())
+        if any(name in listed for name, *_ in record.files()):  # or files of that name of the field that the new one was to replace
+            has_joined |= all(listed.get(name) == facts for name, *facts in record.files())
             continue
         for name in moved(record):
             there, back = root / name, shop.built / name

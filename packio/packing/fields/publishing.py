@@ -165,7 +165,8 @@ def undo_killed(pack: opening.Pack, shop: Workshop) -> bool:
         record = journal.find(int(path.stem))
         if record is None:
             continue
-        if any(name in listed for name, *_ in record.files()):  # or files of that name of the field that the new one was to replace
+        # A container of the field that this one was to replace may have the same name.
+        if any(name in listed for name, *_ in record.files()):
             has_joined |= all(listed.get(name) == facts for name, *facts in record.files())
             continue
         for name in moved(record):

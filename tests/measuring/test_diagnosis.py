@@ -652,7 +652,8 @@ def test_a_loop_over_buckets_is_diagnosed(tmp_path: pathlib.Path) -> None:
         seconds=QUICK,
     )  # fmt: skip
     assert (said.measured.stages.decode or 0) > 0
-    assert set(shapes) == {(8, 12), (12, 8)}
+    assert shapes
+    assert set(shapes) <= {(8, 12), (12, 8)}
 
 
 def test_no_loop_takes_what_another_loop_has_read() -> None:

@@ -452,7 +452,7 @@ def test_missing_credentials_are_told_at_once_with_the_remedy(
         asked.append(1)
         raise exceptions.NoCredentialsError
 
-    monkeypatch.setattr(s3_store, "service", refuse)
+    monkeypatch.setattr(s3_store, "_made", refuse)
     with pytest.raises(ReadError, match=r"AWS_PROFILE.*FSSPEC_S3='\{\"anon\": true\}'"):
         packio.open("s3://bucket/x.tar")
     assert len(asked) == 1

@@ -27,8 +27,10 @@ https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
+import resource
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -84,11 +86,12 @@ class Hdf5(Format):
 
 
 def _fill(h5py: Any, file: IO[bytes], contents: FileContents) -> Mapping[str, int]:
-    # In memory, with holes, h5py cannot run out of disk. A limit of the size of files, which holds
-    # there, too, is met before: h5py closes a file that may not grow with any error.
+    # In memory, with holes, h5py cannot run out of disk. A limit of the size of files holds there,
+    # too: h5py, which may not grow a file, would close it with any error.
     sizes = [b.size for b in contents.blobs.values()] + [a.nbytes for a in contents.arrays.values()]
-    file.truncate(sum(sizes) + _MOST_ADDED)
-    file.truncate(0)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if limit != resource.RLIM_INFINITY and sum(sizes) + _MOST_ADDED > limit:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
     with open(os.memfd_create("packio-hdf5"), "w+b", buffering=0) as memory:
         begins = _lay_out(h5py, memory, contents)
         _copy_data(memory.fileno(), file.fileno())

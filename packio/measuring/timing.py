@@ -1,5 +1,6 @@
 """Where the time goes: named parts of a program, and how long a training loop waits for data.
 
+>>> import itertools
 >>> from packio.measuring.timing import Timer
 >>> timer = Timer(clock=itertools.count(0, 1_000_000).__next__)  # each reading is 1 ms later
 >>> for batch in timer.steps("abc"):

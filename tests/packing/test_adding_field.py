@@ -299,7 +299,7 @@ def named_old(sample: packio.Sample) -> str:  # noqa: ARG001 (a field's function
     return "old"
 
 
-def named_new(sample: packio.Sample) -> str:  # noqa: ARG001
+def named_new(sample: packio.Sample) -> str:  # noqa: ARG001 (likewise)
     return "new"
 
 
@@ -315,7 +315,7 @@ def test_replacing_a_field_killed_at_any_step_never_takes_old_values_for_new(
         place = tmp_path / f"step-{step}" / "x.tar"
         shutil.copytree(fresh.parent, place.parent)
         was_killed = killing.killed(
-            lambda: packio.add_field(place, "name", named_new, overwrite=True),  # noqa: B023
+            lambda: packio.add_field(place, "name", named_new, overwrite=True),  # noqa: B023 (called at once)
             step,
         )
         with contextlib.suppress(OptionError):  # it has a field of this name: the old one

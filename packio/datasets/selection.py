@@ -10,16 +10,18 @@ import operator
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import torch
 
 from packio import registry
 from packio.errors import KeyNotFoundError, OptionError
 from packio.packs import opening
 from packio.packs.querying import selections
 from packio.packs.querying.columns import EXTRA
+
+if TYPE_CHECKING:
+    import torch  # which takes seconds: commands that look at packs do without
 
 _CHUNK = 4096  # samples whose index rows are read at a time
 _TEXTS = 1 << 16  # samples whose keys or metadata are read at a time
@@ -348,8 +350,8 @@ def several_indices(size: int, index: Any) -> Sequence[int] | np.ndarray | None:
     if isinstance(index, (list, range)):
         has_bools = any(isinstance(i, (bool, np.bool_)) for i in index)
         return checked_indices(size, index) if has_bools else index
-    if isinstance(index, (np.ndarray, torch.Tensor)) and index.ndim:
+    if getattr(index, "ndim", 0):  # an array or a tensor
         return checked_indices(size, index)
-    if isinstance(index, (bool, np.bool_)) or getattr(index, "dtype", None) == torch.bool:
+    if isinstance(index, bool) or str(getattr(index, "dtype", "")) in ("bool", "torch.bool"):
         raise OptionError(f"index {index}: a bool; expected an int, or a list of ints or of bools")
     return None

@@ -353,7 +353,7 @@ def _difference(one: Pack, other: Pack) -> str:
 
 
 def _check_kinds(datasets: Sequence[PackDataset]) -> None:
-    """Check that datasets can make a batch together."""
+    """Refuse datasets whose samples cannot be in one batch, as of other output or crops."""
     if not datasets:
         raise OptionError("datasets: expected at least one")
     for dataset in datasets:

@@ -173,7 +173,7 @@ def values(kind: str, column: FieldColumn, output: str) -> list[Any]:
 
 
 def _as_array(kind: str, tensor: torch.Tensor, output: str) -> Any:
-    """A tensor as a NumPy array; of pixels under "pil" as a Pillow image."""
+    """Turn a (C, H, W) tensor into an (H, W, C) array, or a Pillow image if output is "pil"."""
     array = tensor.numpy()
     if kind == "image":
         array = np.ascontiguousarray(array.transpose(1, 2, 0))

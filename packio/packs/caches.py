@@ -311,7 +311,7 @@ def _fill(pack: Pack, files: list[_PackFile], part: Path, lock: Path) -> None:
 
 
 def _write(file: _PackFile, bodies: Iterator[bytes], out: BinaryIO, lock: Path) -> bytes | int:
-    """Write the bytes of a file; return its SHA-256 or CRC32C."""
+    """Write a file; return its CRC32C where the index has one, or its SHA-256, to compare."""
     digest, crc = hashlib.sha256(), 0
     for _, data in zip(file.pieces(), bodies, strict=False):  # in this order no body is lost
         out.write(data)

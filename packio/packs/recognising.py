@@ -61,7 +61,7 @@ def format_of_directory(path: Path) -> str | None:
 
 
 def _find_several(pattern: Path, paths: Sequence[Path]) -> Container:
-    """The containers at some paths as one."""
+    """Find the containers at some paths, as one container whose shards they are; of one format."""
     found = []
     for path in paths:
         if not path.exists():

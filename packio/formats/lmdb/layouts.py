@@ -124,7 +124,7 @@ def own(path: Path, *, datums: bool = True) -> Iterator[Entry]:
 
 
 def _parser(file: Input, samples: list[Entry], path: Path, reading: Reading) -> _Parser | None:
-    """The parser that fits the first value that some parser fits; None if the values are images."""
+    """Find the parser of the values by the first that one can read; None: they are images."""
     for entry in samples:
         data = file.read(entry.length, entry.offset)
         if is_image(data):

@@ -148,7 +148,7 @@ def _check(found: Findings, threads: int, decode: bool, structure: bool | Litera
 
 
 def _is_changing(found: Findings) -> bool:
-    """Tell whether damages come of another process that has changed the pack meanwhile."""
+    """Tell whether another process changed the pack meanwhile; warn of what an append left."""
     if not found.damages:
         return False
     if _is_other(found.index.path, found.index.digest):

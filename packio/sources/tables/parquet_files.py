@@ -150,6 +150,7 @@ def footer(path: Path) -> Footer:
 
 
 def _digest(listed: ListedFile, groups: list[tuple[int, int]]) -> bytes:
+    """Compute what tells two versions of a file apart: its size, row groups, and Parquet footer."""
     digest = hashlib.sha256(f"{listed.size} {groups}".encode())
     if not listed.path.lower().endswith(_ARROW):
         url = listed.url

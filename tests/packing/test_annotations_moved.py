@@ -75,14 +75,17 @@ def test_coco_annotations_follow_a_resize(verb: str, tmp_path: pathlib.Path) -> 
     assert meta["segmentation"][1]["size"] == [20, 40]  # run lengths have a size of their own
 
 
-def test_metadata_without_the_size_of_its_image_is_told(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("resize", ["short=10", "exact=20x40"])  # the latter: as many pixels
+def test_metadata_without_the_size_of_its_image_is_told(
+    tmp_path: pathlib.Path, resize: str
+) -> None:
     source = _coco(tmp_path / "s")
     data = json.loads(source.read_text())
     del data["images"][0]["width"]
     source.write_text(json.dumps(data))
     root = str(tmp_path / "s/images")
     assert packio.pack(source, tmp_path / "x.lmdb", root=root).warnings == ()
-    report = packio.pack(source, tmp_path / "y.lmdb", root=root, resize="short=10")
+    report = packio.pack(source, tmp_path / "y.lmdb", root=root, resize=resize)
     (line,) = report.warnings
     assert line.startswith("1 samples keep boxes or shapes in their metadata")
     meta: Any = packio.open(tmp_path / "y.lmdb")[0].meta

@@ -169,7 +169,7 @@ def placed(record: Record[Field]) -> tuple[Record[Field], Counter[str]]:
     frame, facts, counts = record.frame, record.facts, Counter[str]()
     if frame is None:
         return record, counts
-    stored, upright = _sizes(facts)
+    stored, upright = image_sizes(facts)
     masks = {name: field for name, field in record.fields.items() if field.kind == "mask"}
     moved = {name: placed_mask(field, facts, frame) for name, field in masks.items()}
     record = dataclasses.replace(record, frame=None, fields={**record.fields, **moved})
@@ -229,7 +229,7 @@ def _scaled(values: Any, factors: Sequence[float]) -> Any:
 
 def placed_mask(mask: Field, facts: Facts, frame: Frame) -> Field:
     """A mask as its image is stored: one of the upright size becomes a PNG that is turned back."""
-    stored, upright = _sizes(facts)
+    stored, upright = image_sizes(facts)
     own = None if mask.facts is None else (mask.facts.width, mask.facts.height)
     if facts.orientation == 1 or own != upright or (own == stored and frame.is_upright is False):
         return mask
@@ -250,7 +250,7 @@ def _refuse_senseless(boxes: np.ndarray, *, fractions: bool) -> None:
         )
 
 
-def _sizes(facts: Facts) -> tuple[Size, Size]:
+def image_sizes(facts: Facts) -> tuple[Size, Size]:
     """Width and height of the stored image, and of the upright one."""
     stored = facts.width, facts.height
     return stored, stored[::-1] if facts.orientation >= 5 else stored
@@ -270,7 +270,7 @@ def _with_boxes(
     record: Record[Field], frame: Frame, facts: Facts, *, is_upright: bool
 ) -> tuple[Record[Field], np.ndarray]:
     """The record with its boxes in the stored image; these boxes."""
-    stored, upright = _sizes(facts)
+    stored, upright = image_sizes(facts)
     size = upright if is_upright else stored
     given = (frame.width, frame.height) if min(frame.width, frame.height) > 0 else size
     if given in (stored, upright):

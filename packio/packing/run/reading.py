@@ -18,7 +18,7 @@ from packio.images.decoders import MAX_PIXELS, Decoder
 from packio.images.encodings import RAW, check_class_ids, check_raw, read_facts
 from packio.packing.images.encode import Encoding
 from packio.packing.images.levels import Levels
-from packio.packing.images.resizing import has_pixels, placed
+from packio.packing.images.resizing import has_pixels, image_sizes, placed
 from packio.sample import levels
 from packio.sample.fields import PIXELS, decode
 from packio.sample.recipe import Recipe
@@ -201,7 +201,7 @@ def read_one(
         meta = record.meta
         with Decoding():
             record = _with_facts(treatment(record))
-        is_resized = facts.height * facts.width != record.facts.height * record.facts.width
+        is_resized = image_sizes(facts)[1] != image_sizes(record.facts)[1]
         if is_resized and record.meta is meta and has_pixels(meta):
             counts["other_pixels"] = 1
     except OSError as error:

@@ -1,5 +1,6 @@
 # make demo    pack real photographs and load them, on a machine with no more than Python and make
-# make test    install what the tests need and run them
+# make test    install what the tests need and run them; PACKIO_TESTS=2/6: and the second of six parts of the long ones
+# make test-long   run the long tests
 # make lint    ruff and mypy
 # make docs    build the site into build/site; a dead link fails
 # make clean   remove what the above made
@@ -15,7 +16,7 @@ OLD := lmdb==1.6.2 lmdb==2.3.0 webdataset==0.2.111
 
 CORE := setup.py $(shell find packio/images/native -name '*.[ch]')  # what is compiled
 
-.PHONY: help demo test lint docs clean
+.PHONY: help demo test test-long lint docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -66,6 +67,9 @@ demo: demo/.images
 
 test: $(VENV)/.dev $(VENV)/.system
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-long: $(VENV)/.dev $(VENV)/.system
+	@$(BIN)/python -m pytest $(PYTEST_ARGS) -m long
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check

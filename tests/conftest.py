@@ -8,6 +8,7 @@ import pathlib
 import signal
 import sys
 import threading
+import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import hypothesis
@@ -134,3 +135,25 @@ def torchvision() -> ModuleType:
 def timm(torchvision: ModuleType) -> ModuleType:  # noqa: ARG001 (timm imports it)
     """The module timm, which needs a torchvision that loads."""
     return pytest.importorskip("timm")  # type: ignore[no-any-return]  # pytest says Any
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out tests that are marked long.
+
+    ``PACKIO_TESTS=2/6`` takes the second of six parts of them, too; ``PACKIO_TESTS=all`` takes all.
+    A test that the command line names runs, and so do all that ``-m long`` asks for.
+    """
+    asked = os.environ.get("PACKIO_TESTS", "")
+    if asked == "all" or config.option.markexpr or any("::" in name for name in config.args):
+        return
+    part, _, parts = asked.partition("/")
+
+    def is_left_out(item: pytest.Item) -> bool:
+        if item.get_closest_marker("long") is None:
+            return False
+        number = zlib.crc32(item.nodeid.partition("[")[0].encode())
+        return not parts or number % int(parts) + 1 != int(part)
+
+    left_out = list(filter(is_left_out, items))
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]

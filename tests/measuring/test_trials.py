@@ -251,8 +251,9 @@ def test_estimates_are_marked_and_say_what_they_assume() -> None:
     said = str(diagnosis)
     head = said.index("What may help, estimated, not tried:")
     assert said.index("1.50 (1.40 to 1.60)") < head < said.index("persistent_workers=True")
-    assert "estimated: workers start once" in said
-    assert "estimated: workers start once" in diagnosis.html()
+    assert "2.00 estimated" in said
+    assert "workers start once" in said
+    assert "workers start once" in diagnosis.html()
 
 
 def test_a_gain_of_decoding_is_that_of_the_whole_loop() -> None:

@@ -139,7 +139,7 @@ class Diagnosis:
         fastest = max([1.0, *(trial.factor.median for trial in trials)])
         bars = [Bar("the loop as it is", 100 / fastest, f"{report.TIMES}1", "none")]
         bars += [
-            Bar(trial.change, 100 * trial.factor.median / fastest, report.tried(trial),
+            Bar(trial.change, 100 * trial.factor.median / fastest, report.gain(trial),
                 "gain" if trial.is_gain else "none")
             for trial in trials
         ]  # fmt: skip
@@ -147,7 +147,7 @@ class Diagnosis:
             "verdict": self.verdict, "origin": report.origin(measured, command),
             "shares": [Bar(kind.value, 100 * share, f"{share:.0%}", _COLOURS.get(kind, "data"))
                        for kind, share in shares if share >= _LEAST_DRAWN],
-            "remedies": self.remedies, "gain": report.gain, "remark": report.remark,
+            "remedies": self.remedies, "gain": report.gain,
             "trials": bars if trials else [],
             "evidence": [row for row in report.evidence(measured) if row[0] != "machine"],
         })  # fmt: skip

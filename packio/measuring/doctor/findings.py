@@ -183,15 +183,13 @@ def _divide_work(measured: Measurements, waiting: float) -> dict[Cause, float]:
     again = stages.storage if stages.storage_again is None else stages.storage_again
     first, again = max(stages.storage, again) * size / workers, again * size / workers
     taken = measured.batch_seconds * (1.0 if measured.workers else waiting)
-    storage = _clamp(taken - total / workers, again, first)
-    computed = _clamp(taken - storage, total / workers, total / min(workers, measured.cpus))
+    storage = statistics.median((taken - total / workers, again, first))
+    computed = statistics.median(
+        (taken - storage, total / workers, total / min(workers, measured.cpus))
+    )
     work = {kind: computed * seconds / total for kind, seconds in computing.items() if total}
     work |= {Cause.STORAGE: storage, Cause.UNEXPLAINED: max(0.0, taken - storage - computed)}
     return work if sum(work.values()) > 0 else {Cause.LOADER: 1.0}
-
-
-def _clamp(value: float, low: float, high: float) -> float:
-    return min(max(value, low), max(low, high))
 
 
 def find(measured: Measurements) -> list[Finding]:
@@ -200,24 +198,20 @@ def find(measured: Measurements) -> list[Finding]:
     There is always a finding: `Cause.STEP` if the step is the limit, `Cause.NONE` if nothing is.
     """
     parts = shares(measured)
-    unexplained = parts.pop(Cause.UNEXPLAINED, 0.0)
-    step = parts.pop(Cause.STEP)
+    unexplained, step = parts.pop(Cause.UNEXPLAINED, 0.0), parts.pop(Cause.STEP)
     least = max(_LEAST / 2, _LEAST * (1 - unexplained))
     found = [Finding(kind, share, _give_evidence(measured, kind))
              for kind, share in parts.items() if share >= least]  # fmt: skip
-    found.sort(key=lambda finding: -finding.share)
-    of_trials = []
-    for kind, least in _OF_TRIALS.items():
-        gains = [t for t in measured.trials
-                 if t.kind is kind and t.is_gain and t.factor.median >= least]  # fmt: skip
-        if gains:
-            factor = max(gains, key=lambda t: t.factor.median).factor
-            evidence = {"factor": factor.median, "low": factor.low, "high": factor.high}
-            of_trials.append(Finding(kind, 1 - 1 / factor.median, evidence))
-    found += sorted(of_trials, key=lambda finding: -finding.share)
+    best = {trial.kind: trial.factor for trial in reversed(remedies(measured))}
+    by_trials = [
+        Finding(kind, 1 - 1 / best[kind].median,
+                {"factor": best[kind].median, "low": best[kind].low, "high": best[kind].high})
+        for kind, least in _OF_TRIALS.items() if kind in best and best[kind].median >= least
+    ]  # fmt: skip
+    found = sorted(found, key=lambda f: -f.share) + sorted(by_trials, key=lambda f: -f.share)
     if unexplained >= _LEAST:
-        found.append(Finding(Cause.UNEXPLAINED, unexplained,
-                             _give_evidence(measured, Cause.UNEXPLAINED)))  # fmt: skip
+        evidence = _give_evidence(measured, Cause.UNEXPLAINED)
+        found.append(Finding(Cause.UNEXPLAINED, unexplained, evidence))
     if found:
         return found
     if measured.has_step and measured.waiting.median <= _KEPT_AHEAD:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from packio.measuring.doctor import findings
-from packio.measuring.doctor.findings import Cause, Finding, Measurements, Spread, Stages, Trial
+from packio.measuring.doctor.findings import Cause, Finding, Measurements, Spread, Trial
 
 _SENTENCES = {
     Cause.STORAGE: "reading the samples' bytes takes {share} of the loop's time",
@@ -41,8 +39,6 @@ def verdict(measured: Measurements, found: list[Finding]) -> str:
             said += f": {name} is {share:.0%} of what a sample costs"
             said += "".join(f", {name} {share:.0%}" for name, share in others)
         sentences.append(said)
-    if found[0].kind in (Cause.STEP, Cause.NONE) and not measured.contiguous:
-        sentences[-1] += "; batches are not contiguous, which costs nothing here"
     said = "; ".join(sentences)
     return said[0].upper() + said[1:] + "."
 
@@ -53,35 +49,23 @@ def lines(measured: Measurements, found: list[Finding], remedies: list[Trial]) -
     text += [f"{name:<14} {value}" for name, value in evidence(measured)]
     tried = [trial for trial in remedies if not trial.assumption]
     estimated = [trial for trial in remedies if trial.assumption]
-    text += ["", "What helps, measured in turns with the loop as it is:" if tried
-             else "Nothing that was tried is clearly faster."]  # fmt: skip
-    text += [line for trial in tried for line in _tell_remedy(trial)]
-    if estimated:
-        text += ["", "What may help, estimated, not tried:"]
-    return text + [line for trial in estimated for line in _tell_remedy(trial)]
-
-
-def _tell_remedy(trial: Trial) -> list[str]:
-    said = [f"  {gain(trial):<24} {trial.change}: {trial.code}"]
-    return said + [f"  {'':<24} {more}" for more in (remark(trial),) if more]
-
-
-def remark(trial: Trial) -> str:
-    """Say what to consider: the note of a change; of an estimate, what it assumes."""
-    return f"estimated: {trial.assumption}" if trial.assumption else trial.note
+    helps = "What helps, measured in turns with the loop as it is:"
+    text += ["", helps if tried else "Nothing that was tried is clearly faster."]
+    for trial in remedies:
+        if estimated and trial is estimated[0]:
+            text += ["", "What may help, estimated, not tried:"]
+        text.append(f"  {gain(trial):<24} {trial.change}: {trial.code}")
+        if trial.assumption or trial.note:
+            text.append(f"  {'':<24} {trial.assumption or trial.note}")
+    return text
 
 
 def gain(trial: Trial) -> str:
-    """Say the factor of a trial, with its spread: 2.00 (1.80 to 2.20)."""
-    if trial.factor.low == trial.factor.high:
-        return f"{TIMES}{trial.factor.median:.2f}"
-    return f"{TIMES}{_spread(trial.factor, '.2f')}"
-
-
-def tried(trial: Trial) -> str:
-    """Say the factor of a trial, and what it rests on if not on rounds in turns."""
+    """Say the factor of a trial, 2.00 (1.80 to 2.20), and what else than rounds it rests on."""
     rests = "" if trial.rounds else " estimated" if trial.assumption else " at first look"
-    return gain(trial) + rests
+    if trial.factor.low == trial.factor.high:
+        return f"{TIMES}{trial.factor.median:.2f}{rests}"
+    return f"{TIMES}{_spread(trial.factor, '.2f')}{rests}"
 
 
 def origin(measured: Measurements, command: str) -> list[tuple[str, str]]:
@@ -94,58 +78,51 @@ def origin(measured: Measurements, command: str) -> list[tuple[str, str]]:
 
 def evidence(measured: Measurements) -> list[tuple[str, str]]:
     """Give the names and values of what was measured."""
-    stages, alone, best = measured.stages, measured.step, findings.ceiling(measured)
-    each = f"{_time(measured.batch_seconds)} a batch of {measured.batch_size}"
-    within = _time(measured.batch_seconds * (1 - measured.waiting.median))
-    contiguous, again = _time(measured.step_contiguous), _time(stages.storage_again)
+    stages, best = measured.stages, findings.ceiling(measured)
+    within = _time(measured.batch_seconds * (1 - measured.waiting.median), "in the loop")
+    each = _time(measured.batch_seconds, f"a batch of {measured.batch_size}")
+    again = _time(stages.storage_again, "again")
     slowest = list(stages.steps.items())[:_NAMED_STEPS]
     steps = "".join(f"; {name} {share:.0%} of a sample" for name, share in slowest)
     unexplained = findings.shares(measured).get(Cause.UNEXPLAINED)
-    batches = measured.epoch_batches or "?"
-    receives = measured.receiving and measured.workers
-    copying = "none: there is no GPU" if measured.device == "cpu" else _rate(stages.copy, stages)
-    rows: list[tuple[str, str, Any]] = [  # the third: whether there is such a value
-        ("loader", measured.loader, True),
-        ("loop", f"{_spread(measured.rate, ',.0f')} samples/s, {each}", True),
-        ("waiting", f"{_spread(measured.waiting, '.0%')} of the time", measured.has_step),
-        ("step", f"{_time(alone)} a batch by itself, {within} in the loop", best),
-        ("at most", f"{TIMES}{best or 1:.2f}, with a loader that is never waited for", best),
-        ("contiguous", f"{contiguous} a step, with making the batch contiguous", contiguous),
-        ("storage", f"{_time(stages.storage)} a sample at first{again and f'; {again} again'}",
-         stages.storage is not None),
-        ("decode", f"{_time(stages.decode)} a sample on one core", stages.decode is not None),
-        ("transform", f"{_time(stages.transform)} a sample on one core{steps}",
-         stages.transform is not None),
-        ("collate", f"{_time(stages.collate)} a batch", stages.collate is not None),
-        ("hand-over", _rate(stages.hand_over, stages), True),
-        ("copy", copying, True),
-        ("start-up", f"{_time(stages.start_up)} an epoch of {batches} batches",
-         stages.start_up is not None),
-        ("unexplained", f"{unexplained or 0:.0%} of the loop's time, in no stage",
-         unexplained is not None),
-        ("receiving", f"{measured.receiving:.0%} of the loop's time, in this process", receives),
-        ("machine", measured.machine, True),
-        ("note", "batches take long to load: loader and step ran by themselves",
-         measured.is_loader_alone),
-    ]  # fmt: skip
-    return [(name, text) for name, text, is_known in rows if text and is_known]
-
-
-def _rate(seconds: float | None, stages: Stages) -> str:
-    if seconds is None:
-        return ""
     megabytes = stages.batch_bytes / 1e6
-    rate = f"{megabytes / max(seconds, 1e-9) / 1e3:,.1f} GB/s"
-    return f"{_time(seconds)} a batch of {megabytes:,.1f} MB, {rate}"
+    hand_over, copy = (_time(seconds, f"a batch of {megabytes:,.1f} MB, "
+                             f"{megabytes / max(seconds or 0.0, 1e-9) / 1e3:,.1f} GB/s")
+                       for seconds in (stages.hand_over, stages.copy))  # fmt: skip
+    rows = [
+        ("loader", measured.loader),
+        ("loop", f"{_spread(measured.rate, ',.0f')} samples/s, {each}"),
+        ("waiting", measured.has_step and f"{_spread(measured.waiting, '.0%')} of the time"),
+        ("step", best and f"{_time(measured.step, 'a batch by itself')}, {within}"),
+        ("at most", best and f"{TIMES}{best:.2f}, with a loader that is never waited for"),
+        ("contiguous", _time(measured.step_contiguous,
+                             "a step, with making the batch contiguous")),
+        ("storage", _time(stages.storage, f"a sample at first{again and f'; {again}'}")),
+        ("decode", _time(stages.decode, "a sample on one core")),
+        ("transform", _time(stages.transform, f"a sample on one core{steps}")),
+        ("collate", _time(stages.collate, "a batch")),
+        ("hand-over", hand_over),
+        ("copy", "none: there is no GPU" if measured.device == "cpu" else copy),
+        ("start-up", _time(stages.start_up,
+                           f"an epoch of {measured.epoch_batches or '?'} batches")),
+        ("unexplained", unexplained is not None
+         and f"{unexplained:.0%} of the loop's time, in no stage"),
+        ("receiving", measured.workers and measured.receiving
+         and f"{measured.receiving:.0%} of the loop's time, in this process"),
+        ("machine", measured.machine),
+        ("note", measured.is_loader_alone
+         and "batches take long to load: loader and step ran by themselves"),
+    ]  # fmt: skip
+    return [(name, text) for name, text in rows if text and isinstance(text, str)]
 
 
 def _spread(spread: Spread, form: str) -> str:
     return f"{spread.median:{form}} ({spread.low:{form}} to {spread.high:{form}})"
 
 
-def _time(seconds: float | None) -> str:
+def _time(seconds: float | None, of: str) -> str:
     if seconds is None:
         return ""
-    if seconds >= 1:
-        return f"{seconds:,.2f} s"
-    return f"{seconds * 1e3:,.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:,.0f} µs"
+    if seconds >= 1e-3:
+        return f"{seconds:,.2f} s {of}" if seconds >= 1 else f"{seconds * 1e3:,.1f} ms {of}"
+    return f"{seconds * 1e6:,.0f} µs {of}"

@@ -18,7 +18,6 @@ import packio
 from packio.datasets.pack_dataset import PackDataset
 from packio.errors import PackioError
 from packio.measuring.turns import run_in_turns
-from packio.packs.table import Row
 
 _PIXELS, _LEAST = 64_000_000, 8  # of all images that are chosen; but so many images at least
 _ROUNDS = 3
@@ -40,13 +39,8 @@ class Gain(NamedTuple):
 def choose_images(dataset: PackDataset, count: int) -> np.ndarray:
     """Draw some positions at random, in their order; fewer of large photographs."""
     drawn = np.random.default_rng(0).permutation(len(dataset.pack))[:count]
-    return np.sort(drawn[: _count_few(dataset.pack.rows(drawn))])
-
-
-def _count_few(rows: Sequence[Row]) -> int:
-    """Count the first images that have few enough pixels together: photographs take long."""
-    pixels = np.cumsum([row.height * row.width for row in rows])
-    return max(_LEAST, int(np.searchsorted(pixels, _PIXELS, "right")))
+    pixels = np.cumsum([row.height * row.width for row in dataset.pack.rows(drawn)])
+    return np.sort(drawn[: max(_LEAST, int(np.searchsorted(pixels, _PIXELS, "right")))])
 
 
 def measure_smaller(dataset: PackDataset, count: int) -> list[Gain]:

@@ -7,7 +7,8 @@ import pathlib
 import subprocess
 import sys
 import time
-from typing import Any, NamedTuple
+import types
+from typing import Any
 
 import pytest
 import torch
@@ -146,15 +147,24 @@ def test_an_image_costs_what_whole_batches_of_the_loop_cost(
     assert sum(found.values()) * 40 == pytest.approx(4e6)  # making 2 s, collating 2 s
 
 
-def test_the_stages_of_photographs_are_timed_on_fewer_of_them() -> None:
-    class Sized(NamedTuple):
-        height: int
-        width: int
+@pytest.mark.parametrize(
+    ("height", "width", "count"), [(375, 500, 64), (2000, 3000, 10), (9000, 9000, 8)]
+)
+def test_the_stages_of_photographs_are_timed_on_fewer_of_them(
+    height: int, width: int, count: int
+) -> None:
+    class Photographs:
+        """As much of a pack as choosing needs."""
 
-    count_few: Any = gains._count_few
-    assert count_few([Sized(375, 500)] * 64) == 64
-    assert count_few([Sized(2000, 3000)] * 64) == 10
-    assert count_few([Sized(9000, 9000)] * 64) == 8
+        def __len__(self) -> int:
+            return 100
+
+        def rows(self, positions: Any) -> list[Any]:
+            """Rows that know their size only."""
+            return [types.SimpleNamespace(height=height, width=width) for _ in positions]
+
+    dataset: Any = types.SimpleNamespace(pack=Photographs())
+    assert len(gains.choose_images(dataset, 64)) == count
 
 
 def setting(workers: int, threads: int, rate: float, spread: float) -> load.Setting:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from packio.measuring.doctor import Cause, Diagnosis, Measurements, remedies
 from packio.measuring.doctor.findings import Spread, Stages
 from packio.measuring.doctor.loops import LoopRun
-from packio.measuring.doctor.remedies import Change, Trials
+from packio.measuring.doctor.remedies import Change
 from packio.measuring.doctor.setups import Setup
 
 WORKERS, SIZE, LAPS = 64, 32, 2
@@ -98,17 +98,13 @@ class Simulated:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of more workers than processors
             setup = Setup(DataLoader(range(1 << 20), SIZE, num_workers=WORKERS))  # type: ignore[arg-type]  # as good as a dataset
-        trials = Trials(_Fake(), self._made, self._timed, lambda _: None, runs,
-                        self._now / 3, lambda: self._now)  # type: ignore[arg-type]  # fmt: skip  # as much of a loop as trials need
-        found = trials.run(remedies.changes(setup, self._measured(stages, runs), [], []), 25.0)
-        return Diagnosis(self._measured(stages, trials.baseline_runs, tuple(found)))
-
-    @staticmethod
-    def _made(_: Change) -> Any:
-        return _Fake()
-
-    def _timed(self, _: Any, change: Change | None) -> LoopRun:
-        return self.run(change)
+        measured, loop = self._measured(stages, runs), _Changed(self, None)
+        changes = remedies.list_changes(setup, measured)
+        found, later = remedies.try_changes(
+            changes, loop, lambda change: _Changed(self, change),  # type: ignore[arg-type,return-value]  # as much of a loop as trials need
+            self._now / 3, measured.rate.median, 25.0, lambda _: None, lambda: self._now,
+        )  # fmt: skip
+        return Diagnosis(self._measured(stages, runs + later, tuple(found)))
 
     def _measured(
         self, stages: Stages, runs: list[LoopRun], trials: tuple[Any, ...] = ()
@@ -122,8 +118,15 @@ class Simulated:
         )  # fmt: skip
 
 
-class _Fake:
-    """A loop that is never run."""
+class _Changed:
+    """A simulated loop, perhaps with a change."""
+
+    def __init__(self, loop: Simulated, change: Change | None) -> None:
+        self._loop, self._change = loop, change
+
+    def run(self) -> LoopRun:
+        """Run the loop."""
+        return self._loop.run(self._change)
 
     def close(self) -> None:
         """Do nothing."""

@@ -16,7 +16,6 @@ from PIL import Image
 
 import packio
 from packio.datasets.pack_dataset import PackDataset
-from packio.errors import PackioError
 from packio.measuring.turns import run_in_turns
 
 _PIXELS, _LEAST = 64_000_000, 8  # of all images that are chosen; but so many images at least
@@ -45,7 +44,7 @@ def choose_images(dataset: PackDataset, count: int) -> np.ndarray:
 
 def measure_smaller(dataset: PackDataset, count: int) -> list[Gain]:
     """Measure what smaller images would bring to a dataset with a crop, if they would do."""
-    size = dataset.options["crop"].output_size
+    size = getattr(dataset.options["crop"], "output_size", None)  # None: no crop, or of buckets
     chosen = choose_images(dataset, count)
     shorts = [min(row.height, row.width) for row in dataset.pack.rows(chosen)]
     if size is None or statistics.median(shorts) < _WASTE * min(size):
@@ -53,48 +52,28 @@ def measure_smaller(dataset: PackDataset, count: int) -> list[Gain]:
     samples, old = [dataset.pack[int(i)] for i in chosen], dataset.with_options(threads=1)
     kept = {n: dataset.options[n] for n in ("crop", "hflip", "fidelity", "decoder")}
     short = round(min(size) * 8 / 7)  # as 256 is to 224
-    try:
-        return [_measure(dataset.pack.path, samples, lambda: old.__getitems__(chosen.tolist()),
-                         len(chosen), short, on_error="skip", **kept)]  # fmt: skip
-    except PackioError:  # none of them can be decoded
+    return [_measure(dataset.pack.path, samples, lambda: old.__getitems__(chosen.tolist()), short,
+                     on_error="skip", **kept)]  # fmt: skip
+
+
+def measure_packing(root: str, files: Sequence[str], load: Callable[[str], Any]) -> list[Gain]:
+    """Measure what smaller images in a pack of a folder would bring to a loader of large ones."""
+    if statistics.median(min(load_image(file).size) for file in files) < _LARGE:
         return []
+    return [_measure(root, files, lambda: list(map(load, files)), _COMMON, output="pil")]
 
 
-def measure_packing(
-    root: str, files: Sequence[str], load: Callable[[str], Any] | None
-) -> list[Gain]:
-    """Pack some files of a folder, and compare how fast they become images; `load` None: Pillow."""
-    shorts = []
-    for file in files:
-        with Image.open(file) as image:
-            shorts.append(min(image.size))
-    ways = [None, _COMMON] if statistics.median(shorts) >= _LARGE else [None]
-    with tempfile.TemporaryDirectory() as folder:
-        for number, file in enumerate(dict.fromkeys(files)):
-            Path(folder, f"{number:04}{Path(file).suffix}").symlink_to(os.path.abspath(file))
-
-        def load_all() -> None:
-            for file in files:
-                if load is not None:
-                    load(file)
-                else:
-                    with Image.open(file) as image:
-                        image.convert("RGB")
-
-        return [_measure(root, folder, load_all, len(files), short, output="pil") for short in ways]
+def load_image(file: str) -> Any:
+    """Read a file as torchvision's default loader does."""
+    with Image.open(file) as image:
+        return image.convert("RGB")
 
 
 def _measure(
-    root: str | os.PathLike[str], source: Any, old: Callable[[], Any], images: int,
-    short: int | None, **opening: Any,
+    root: str | os.PathLike[str], samples: Sequence[Any], old: Callable[[], Any], short: int,
+    **opening: Any,
 ) -> Gain:  # fmt: skip
-    """Pack a source, at so many pixels on the short side; time reading it in turns with `old`.
-
-    `images`: those that `old` makes; the pack lacks what cannot be decoded.
-    """
-    options: dict[str, Any] = {"encode": "jpeg", "resize": f"short={short}"} if short else {}
-    typed = "".join(f" --{name} {value}" for name, value in options.items())
-    what = f"images of {short} pixels on the short side" if short else "a pack instead of files"
+    """Pack samples, at so many pixels on the short side; time reading them in turns with `old`."""
 
     def time_one(work: Callable[[], Any]) -> float:
         began = time.perf_counter()
@@ -103,10 +82,13 @@ def _measure(
 
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "small.lmdb")
-        packio.pack(source, out, on_error="skip", num_workers=1, **options)
+        packio.pack(samples, out, on_error="skip", num_workers=1, encode="jpeg",
+                    resize=f"short={short}")  # fmt: skip
         new = PackDataset(out, fields="image", threads=1, **opening)
         positions = list(range(len(new)))
         olds, news = run_in_turns([old, lambda: new.__getitems__(positions)], _ROUNDS, time_one)
-    ratios = [len(positions) / images * a / max(b, 1e-9) for a, b in zip(olds, news, strict=True)]
-    command = f"packio pack {shlex.quote(os.fspath(root))} OUT.lmdb{typed}"
-    return Gain(what, command, statistics.median(ratios), min(ratios), max(ratios))
+    share = len(new) / len(samples)  # the pack lacks what cannot be decoded
+    ratios = [share * a / max(b, 1e-9) for a, b in zip(olds, news, strict=True)]
+    command = f"packio pack {shlex.quote(os.fspath(root))} OUT.lmdb --encode jpeg --resize "
+    return Gain(f"images of {short} pixels on the short side", f"{command}short={short}",
+                statistics.median(ratios), min(ratios), max(ratios))  # fmt: skip

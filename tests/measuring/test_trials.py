@@ -6,8 +6,10 @@ import dataclasses
 import math
 import pathlib
 import random
+import statistics
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,16 +28,19 @@ from packio.measuring.doctor import (
 )
 from packio.measuring.doctor.findings import Spread, Stages
 from packio.measuring.doctor.loops import Loop, LoopRun
-from packio.measuring.doctor.remedies import Change, Trials
+from packio.measuring.doctor.remedies import Change, try_changes
 from packio.measuring.doctor.setups import Setup
-from packio.measuring.gains import Gain
 
 
 class FakeLoop:
     """A loop whose rate is known, but for noise; a run takes a second of a clock that is not."""
 
-    def __init__(self, rate: float) -> None:
-        self.rate = rate
+    def __init__(self, rate: float, run: Callable[[float], LoopRun]) -> None:
+        self._rate, self._run = rate, run
+
+    def run(self) -> LoopRun:
+        """Take as long as the bench says."""
+        return self._run(self._rate)
 
     def close(self) -> None:
         """Do nothing."""
@@ -60,21 +65,22 @@ class Bench:
     ) -> None:
         self.now, self._price, self._noise, self._bursts = 0.0, price, noise, bursts
         self._rates, self._draw, self.ran = rates, random.Random(seed), list[float]()
-        self.trials = Trials(
-            FakeLoop(100.0),  # type: ignore[arg-type]  # as much of a loop as trials need
-            self._made, self._timed, lambda _: None,
-            [self._run(100.0) for _ in range(3)], price, lambda: self.now
-        )  # fmt: skip
 
-    def _made(self, change: Change) -> Any:
-        return FakeLoop(self._rates[change.what])
-
-    def _timed(self, loop: Any, change: Change | None) -> LoopRun:
-        self.now += self._price
-        self.ran.append(loop.rate)
-        return self._run(loop.rate)
+    def run(self, changes: list[Change], until: float) -> list[Trial]:
+        """Try changes for so many seconds."""
+        make: Any = lambda change: FakeLoop(self._rates[change.what], self._run)  # noqa: E731 (as much of a loop as trials need)
+        baseline: Any = FakeLoop(100.0, self._run)
+        rate = statistics.median(self._draw_run(100.0).rate for _ in range(3))
+        return try_changes(
+            changes, baseline, make, self._price, rate, until, lambda _: None, lambda: self.now
+        )[0]
 
     def _run(self, rate: float) -> LoopRun:
+        self.now += self._price
+        self.ran.append(rate)
+        return self._draw_run(rate)
+
+    def _draw_run(self, rate: float) -> LoopRun:
         noise = self._noise * (5 if self._bursts and self._draw.random() < 0.1 else 1)
         return LoopRun(1, 1 / rate / math.exp(self._draw.gauss(0, noise)), 0.0)
 
@@ -109,7 +115,7 @@ def test_of_changes_without_effect_one_diagnosis_in_twenty_names_a_gain_at_most(
     wrong = sum(
         any(
             trial.chance <= 0.05
-            for trial in Bench(rates, 0.3, seed, bursts=bursts).trials.run(CHANGES, until)
+            for trial in Bench(rates, 0.3, seed, bursts=bursts).run(CHANGES, until)
         )
         for seed in range(300)
         for until in (25.0, 100.0)
@@ -120,7 +126,7 @@ def test_of_changes_without_effect_one_diagnosis_in_twenty_names_a_gain_at_most(
 def test_a_clear_gain_is_found_on_a_noisy_machine() -> None:
     rates = dict.fromkeys((kind.value for kind in KINDS), 100.0) | {"storage": 250.0}
     found = [
-        [trial.kind for trial in Bench(rates, 0.2, seed).trials.run(CHANGES, 60.0) if trial.is_gain]
+        [trial.kind for trial in Bench(rates, 0.2, seed).run(CHANGES, 60.0) if trial.is_gain]
         for seed in range(50)
     ]
     assert sum(Cause.STORAGE in kinds for kinds in found) >= 45
@@ -128,8 +134,9 @@ def test_a_clear_gain_is_found_on_a_noisy_machine() -> None:
 
 def test_first_looks_are_no_evidence() -> None:
     bench = Bench({"storage": 400.0}, 0.0, 0)
-    (look,) = bench.trials.run([CHANGES[1]], 6.0)  # two runs are a look; two rounds fit after it
-    assert look.rounds == 2
+    (look,) = bench.run([CHANGES[1]], 6.0)  # a run is a look; two rounds would fit after it
+    assert look.rounds == 0
+    assert bench.now == 1
     assert look.factor.median == pytest.approx(4)
     assert not look.is_gain
 
@@ -137,20 +144,19 @@ def test_first_looks_are_no_evidence() -> None:
 def test_no_more_is_begun_than_the_time_is_enough_for() -> None:
     for until in (1.0, 10.0, 30.0, 100.0):
         bench = Bench({change.what: 150.0 for change in CHANGES}, 0.1, 1)
-        bench.trials.run(CHANGES, until)
+        bench.run(CHANGES, until)
         assert bench.now <= until
     slow = Bench({change.what: 150.0 for change in CHANGES}, 0.1, 1, price=40.0)
-    assert slow.trials.run(CHANGES, 6.0) == []
+    assert slow.run(CHANGES, 6.0) == []
     assert slow.now == 0
 
 
-def test_the_order_within_a_round_is_another_in_each_round() -> None:
+def test_every_loop_runs_once_a_round_and_none_is_always_first() -> None:
     bench = Bench({"storage": 300.0, "decode": 200.0}, 0.0, 0)
-    bench.trials.run([CHANGES[1], CHANGES[3]], 40.0)
-    rounds = [bench.ran[i : i + 3] for i in range(4, len(bench.ran), 3)]
-    assert {tuple(order) for order in rounds[:3]} == {
-        (100.0, 300.0, 200.0), (300.0, 200.0, 100.0), (200.0, 100.0, 300.0)
-    }  # fmt: skip
+    bench.run([CHANGES[1], CHANGES[3]], 40.0)
+    rounds = [bench.ran[i : i + 3] for i in range(2, len(bench.ran), 3)]
+    assert all(sorted(order) == [100.0, 200.0, 300.0] for order in rounds)
+    assert len({order[0] for order in rounds}) == 3
 
 
 @pytest.mark.parametrize(
@@ -163,7 +169,7 @@ def test_one_number_of_workers_is_tried_in_each_direction(now: int, tried: list[
         warnings.simplefilter("ignore")  # torch warns of more workers than processors
         setup = Setup(DataLoader(Numbers(), 4, num_workers=now))
     slow = dataclasses.replace(measured(storage=0.0, decode=0.0, transform=0.1), workers=now)
-    found = [c.what for c in remedies.changes(setup, slow, [], []) if "worker" in c.what]
+    found = [c.what for c in remedies.list_changes(setup, slow) if "worker" in c.what]
     assert sorted(found, key=len) == tried
 
 
@@ -213,11 +219,10 @@ class ImageFolder(Dataset[Any]):
 def test_packing_is_proposed_for_a_slow_image_folder(tmp_path: pathlib.Path, size: int) -> None:
     setup = Setup(DataLoader(Subset(ImageFolder(tmp_path, size), [3, 1, 0]), 2))
     slow = measured(storage=0.005, decode=0.005, transform=0.0)
-    found = remedies.estimate_packing(setup, slow, [0, 2], 1.0, lambda _: None)
-    codes = [trial.code for trial in found]
-    assert codes[:2] == [f"packio pack {tmp_path} OUT.lmdb"] * 2
-    resized = f"packio pack {tmp_path} OUT.lmdb --encode jpeg --resize short=256"
-    assert codes[2:] == ([resized] if size == 600 else [])
+    found = remedies.estimate_gains(setup, slow, [0, 2], 1.0, lambda _: None)
+    pack = f"packio pack {tmp_path} OUT.lmdb"
+    resized = [f"{pack} --encode jpeg --resize short=256"] if size == 600 else []
+    assert [trial.code for trial in found] == [pack, *resized]
     assert all(trial.assumption and not trial.rounds for trial in found)
     assert found[0].factor.median == pytest.approx(2)  # at most: half of the time is storage
     assert found[0].is_gain
@@ -228,13 +233,13 @@ def test_no_packing_is_proposed_where_reading_and_decoding_take_little(
 ) -> None:
     setup = Setup(DataLoader(ImageFolder(tmp_path, 64), 2))
     quick = measured(storage=0.0001, decode=0.0001, transform=0.01)
-    assert remedies.estimate_packing(setup, quick, [0, 1], 1.0, lambda _: None) == []
+    assert remedies.estimate_gains(setup, quick, [0, 1], 1.0, lambda _: None) == []
 
 
 def test_the_folder_of_a_folder_dataset_is_packed(image_folder: pathlib.Path) -> None:
     dataset = packio.FolderDataset(image_folder, crop=packio.RandomResizedCrop(16))
     slow = measured(storage=0.0, decode=0.005, transform=0.0)
-    found = remedies.estimate_packing(Setup(DataLoader(dataset)), slow, [0, 1], 1.0, lambda _: None)
+    found = remedies.estimate_gains(Setup(DataLoader(dataset)), slow, [0, 1], 1.0, lambda _: None)
     command = f"packio pack {image_folder} OUT.lmdb --encode jpeg --resize short=18"
     assert [trial.code for trial in found] == [command]  # the decoder of files is that of packs
     assert remedies.find_files(dataset, [0, 1]) == (str(image_folder), [])
@@ -242,8 +247,9 @@ def test_the_folder_of_a_folder_dataset_is_packed(image_folder: pathlib.Path) ->
 
 
 def test_estimates_are_marked_and_say_what_they_assume() -> None:
-    short = measured(storage=0.0, decode=0.0, transform=0.01)
-    (living,) = remedies.estimate_persistence(short, [1.0, 0.9, 1.2])
+    short = measured(storage=0.0, decode=0.0, transform=0.01, start_up=1.0)
+    setup = Setup(DataLoader(Numbers()))
+    (living,) = remedies.estimate_gains(setup, short, [0], 1.0, lambda _: None)
     assert living.factor.median == pytest.approx(2)  # an epoch takes a second
     tried = Trial(Cause.COLLATE, "tried", "code", Spread(1.5, 1.4, 1.6), 6, chance=1 / 64)
     diagnosis = Diagnosis(Measurements(**{**vars(short), "trials": (living, tried)}))
@@ -257,9 +263,10 @@ def test_estimates_are_marked_and_say_what_they_assume() -> None:
 
 
 def test_a_gain_of_decoding_is_that_of_the_whole_loop() -> None:
-    trial = remedies._weigh(0.5, Gain("what", "code", 4.0, 2.0, 1e9))
+    trial = remedies._estimate(
+        Cause.DECODE, {Cause.DECODE: 0.5}, "change", "code", "assumption", (4.0, 2.0, 1e9)
+    )
     assert trial.factor == pytest.approx((1.6, 4 / 3, 2.0))
-    assert "4.0 times as fast" in trial.assumption
 
 
 # The time
@@ -287,7 +294,7 @@ def test_a_loop_tells_computing_from_idling_while_it_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     batches = Clocked([3.0] * 100, monkeypatch)
-    run = Loop(batches, None, None, workers=2).run(7.0)
+    run = Loop(batches, None, None, workers=2, seconds=7.0).run()
     assert run == LoopRun(4, 12.0, 0.0, 6.0)  # two whole laps
     assert run.receiving == pytest.approx(0.5)
 
@@ -298,8 +305,8 @@ def test_what_workers_make_while_others_start_is_not_timed(
     # Four workers that start a second after one another, have made two batches each when the last
     # one has begun, and make four batches in four seconds.
     waits = [1.0] * 4 + [0.0] * 8 + [4.0, 0.0, 0.0, 0.0] * 10
-    loop = Loop(Clocked(waits, monkeypatch), None, None, workers=4)
-    assert loop.run(8.0).rate == pytest.approx(1.0)
+    loop = Loop(Clocked(waits, monkeypatch), None, None, workers=4, seconds=8.0)
+    assert loop.run().rate == pytest.approx(1.0)
 
 
 class Seconds(Dataset[Any]):

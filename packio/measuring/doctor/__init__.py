@@ -1,14 +1,12 @@
 """What bounds a training loop, and what would help: the doctor runs the loop, as it is and changed.
 
-1. Measure: samples (`samples`), batches and the loop (`loops`); `examination` leads through this
-   step and the trials. `setups` makes the loader again with one thing changed.
-2. Findings: `findings` turns the numbers into what bounds the loop.
-3. Remedies: `remedies` lists changes that might help, and tries or estimates them.
-4. Report: `report` in words, ``page.html`` as a page.
+`examination` leads through it: `samples` and `loops` measure, `findings` says what bounds the loop,
+`remedies` tries or estimates changes, `report` puts it in words.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import warnings
@@ -52,7 +50,8 @@ def doctor(
         loader: torch's DataLoader over any dataset, a `packio.Loader`, or a
             `packio.DevicePrefetcher` around one of them. Loaders like it are made; it is not
             iterated over itself. Any other iterable is iterated over: waiting, computing and the
-            batches' memory format are measured, no more.
+            batches' memory format are measured, no more. The same is measured of an IterableDataset
+            and of ``batch_size=None``.
         step: Called with each batch as the loader gives it; does all that training does with a
             batch. None: only the loader is measured.
         seconds: Seconds to spend. Nothing is begun that can be expected to end later; a loader that
@@ -78,7 +77,8 @@ def doctor(
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         # torch warns of more workers than processors; the doctor measures what they cost
         warnings.filterwarnings("ignore", message="This DataLoader will create")
-        with Examination(loader, step, seconds, say or (lambda _: None)) as examination:
+        examination = Examination(loader, step, seconds, say or (lambda _: None))
+        with contextlib.closing(examination):
             examination.time_stages()
             examination.run_loop()
             examination.try_changes()

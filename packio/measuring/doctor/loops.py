@@ -7,19 +7,18 @@ import pickle
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
 from packio.errors import DiagnosisError
 from packio.images.tensors import mapped, new_batch
 from packio.measuring.doctor.samples import clock
-from packio.measuring.doctor.setups import explained, leaves, size_of
+from packio.measuring.doctor.setups import explained, size_of
 from packio.measuring.turns import IndexFeed
 
 Step = Callable[[Any], Any]
 _AHEAD = 2  # batches that each worker makes ahead
-_APART = 1.25  # times the wait for the first batch, from which on workers start one by one
 
 
 class LoopRun(NamedTuple):
@@ -51,81 +50,73 @@ class Loop:
     """A loader with a step. It runs now and then; in between its workers wait.
 
     About as many batches as there are workers arrive at once, so laps of so many are timed.
+    A run takes about `seconds`; after `until`, by time.monotonic, it ends with its lap. `alone`:
+    seconds of the step for a sample, if the step is not called but ran by itself.
     """
 
     def __init__(
-        self, loader: Iterable[Any], feed: IndexFeed | None, step: Step | None, workers: int
-    ) -> None:
+        self, loader: Iterable[Any], feed: IndexFeed | None, step: Step | None, workers: int, *,
+        seconds: float, until: float = math.inf, alone: float | None = None,
+    ) -> None:  # fmt: skip
+        self.seconds, self.until = seconds, until
+        self.first_waits: list[float] = []  # seconds from the start of each run to its first batch
         self._loader: Any = loader
-        self._feed, self._step, self._lap = feed, step, max(1, workers)
+        self._feed, self._step, self._workers, self._alone = feed, step, workers, alone
         self._source: Iterator[Any] | None = None
-        self._has_run, self._batch = False, None
+        self._batch: Any = None
 
-    def run(self, seconds: float, until: float = math.inf) -> LoopRun:
-        """Run for about so many seconds, after laps that are not timed.
+    def run(self) -> LoopRun:
+        """Run after laps that are not timed.
 
         Workers start one after the other. Until the last one has made a batch, the others have made
-        all that they may make ahead: laps that come at once. `until`: by time.monotonic.
+        all that they may make ahead: batches that come at once, and are thrown away.
         """
         if self._feed is not None:
             self._feed.is_open = True
             self._source = None
-        nothing = LoopRun(0, 0.0, 0.0)
-        first = self._timed_batch(nothing)
-        lap = self._timed_lap(first, until, self._lap - 1)
-        if not self._has_run and lap.waited > _APART * first.waited:
-            for _ in range(_AHEAD):
-                self._timed_lap(nothing, until, self._lap)
-        self._has_run = True
-        run = self._timed_lap(nothing, until, self._lap)
-        while run.waited + run.computed < seconds and time.monotonic() < until:
-            run = self._timed_lap(run, until, self._lap)
-        if time.monotonic() < until:
+        nothing, lap = LoopRun(0, 0.0, 0.0), max(1, self._workers)
+        ahead = 0 if self.first_waits else _AHEAD * self._workers
+        self.first_waits.append(self._time_batches(nothing, 1).waited)
+        for _ in range(ahead):
+            if time.monotonic() < self.until:
+                self._next()
+        self._time_batches(nothing, lap - 1)
+        run = self._time_batches(nothing, lap)
+        while run.waited + run.computed < self.seconds and time.monotonic() < self.until:
+            run = self._time_batches(run, lap)
+        if time.monotonic() < self.until:
             self._drain()
+        if self._alone is not None:
+            computed = self._alone * run.samples  # meanwhile workers load, this process does not
+            waited = max(0.0, run.waited - computed) if self._workers else run.waited
+            run = run._replace(waited=waited, computed=computed)
         return run
 
-    def _timed_lap(self, run: LoopRun, until: float, batches: int) -> LoopRun:
+    def _time_batches(self, run: LoopRun, batches: int) -> LoopRun:
+        """Add batches to a run; when the time is over, no more if the step takes longer."""
         for _ in range(batches):
-            run = self._timed_batch(run)
-            if time.monotonic() >= until and run.computed >= run.waited:
+            began, cpu = time.perf_counter(), time.thread_time()
+            self._batch = self._next()  # as in a loop, the batch before is freed here
+            arrived, received = time.perf_counter(), time.thread_time() - cpu
+            if self._step is not None:
+                call(self._step, self._batch)
+            run = LoopRun(
+                run.samples + size_of(self._batch), run.waited + arrived - began,
+                run.computed + time.perf_counter() - arrived, run.received + received,
+            )  # fmt: skip
+            if time.monotonic() >= self.until and run.computed >= run.waited:
                 break
         return run
 
-    def _timed_batch(self, run: LoopRun) -> LoopRun:
-        """Take a batch, compute, and add both to a run."""
-        began, cpu = time.perf_counter(), time.thread_time()
-        self._batch = self._next()  # as in a loop, the batch before is freed here
-        arrived, received = time.perf_counter(), time.thread_time() - cpu
-        if self._step is not None:
-            call(self._step, self._batch)
-        ended = time.perf_counter()
-        return LoopRun(
-            run.samples + size_of(self._batch), run.waited + arrived - began,
-            run.computed + ended - arrived, run.received + received,
-        )  # fmt: skip
-
-    def first_batch(self) -> float:
-        """Measure the seconds from the start of an epoch to its first batch."""
-        if self._feed is not None:
-            self._feed.is_open = True
-        began = time.perf_counter()
-        self._source = None
-        self._next()
-        taken = time.perf_counter() - began
-        self._drain()
-        return taken
-
     def _next(self) -> Any:
         with explained("the loader failed"):
-            if self._source is not None:
-                batch = next(self._source, self)
-                if batch is not self:
+            for _ in range(2):
+                if self._source is None:
+                    self._source = iter(self._loader)
+                for batch in self._source:
                     return batch
-            self._source = iter(self._loader)  # the first epoch, or another one
-            batch = next(self._source, self)
-        if batch is self:
-            raise DiagnosisError("the loader yields no batch; expected at least one")
-        return batch
+                self._source = None  # another epoch begins
+        raise DiagnosisError("the loader yields no batch; expected at least one")
 
     def _drain(self) -> None:
         """Let the workers come to rest, so that they do not disturb the next run."""
@@ -149,19 +140,14 @@ def call(step: Step, batch: Any) -> None:
             torch.cuda.synchronize()
 
 
-def combine(loading: LoopRun, step: float | None, size: int, workers: int) -> LoopRun:
-    """Calculate a run of the loop from runs of its loader and its step by themselves."""
-    batches = loading.samples / size
-    computed = (step or 0.0) * batches
-    loaded = loading.waited + loading.computed
-    waited = max(0.0, loaded - computed) if workers else loaded
-    return LoopRun(loading.samples, waited, computed, loading.received)
+def copy_to_gpu(batch: Any) -> Any:
+    return mapped(batch, lambda tensor: tensor.to("cuda", non_blocking=True))
 
 
-def median_time(work: Callable[[], Any], seconds: float, *, least: int = 3) -> float:
+def median_time(work: Callable[[], Any], seconds: float) -> float:
     """Measure the median seconds of a call; the first call counts only if it takes too long."""
     until, times = time.perf_counter() + seconds, list[float]()
-    while len(times) <= least or (time.perf_counter() < until and len(times) < 200):
+    while len(times) <= 3 or (time.perf_counter() < until and len(times) < 200):
         began = clock()
         work()
         times.append(clock() - began)
@@ -172,27 +158,15 @@ def median_time(work: Callable[[], Any], seconds: float, *, least: int = 3) -> f
 
 def time_hand_over(batch: Any, seconds: float, *, shared: bool) -> float:
     """Measure the seconds of a worker for handing over: sharing tensors, pickling the rest."""
-    rest = mapped(batch, lambda _: torch.empty(0))
-    found = [leaf for leaf in leaves(batch) if isinstance(leaf, torch.Tensor)]
     until, times = time.perf_counter() + seconds, list[float]()
     while len(times) < 2 or (time.perf_counter() < until and len(times) < 50):
-        tensors = [new_batch(tuple(t.shape), t.dtype).copy_(t) if shared else t.clone()
-                   for t in found]  # fmt: skip
+        own = mapped(batch, lambda t: new_batch(tuple(t.shape), t.dtype).copy_(t) if shared
+                     else t.clone())  # fmt: skip
         began = clock()
-        for tensor in tensors:
-            tensor.share_memory_()  # type: ignore[no-untyped-call]  # torch's own
-        pickle.dumps(rest)
+        pickle.dumps(mapped(own, _share))
         times.append(clock() - began)
     return statistics.median(times[1:])
 
 
-def time_copy(batch: Any, seconds: float) -> float | None:
-    """Measure the seconds that a batch takes to the GPU; None without a GPU."""
-    if not torch.cuda.is_available():
-        return None
-
-    def copy() -> None:
-        mapped(batch, lambda t: t.to("cuda", non_blocking=True))
-        torch.cuda.synchronize()
-
-    return median_time(copy, seconds)
+def _share(tensor: torch.Tensor) -> torch.Tensor:
+    return cast("torch.Tensor", tensor.share_memory_()).new_empty(0)  # type: ignore[no-untyped-call]  # torch's own

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import importlib
-import itertools
+import pkgutil
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from pathlib import Path
 from typing import Any, cast
@@ -21,44 +20,45 @@ from packio.loading.loader import Loader
 from packio.measuring.turns import IndexFeed
 from packio.sources.torch_dataset import SOURCE, current_folder_importable
 
-_LOOKED_AT = 100  # leaves of a batch in which a tensor is looked for
 _TIMEOUT = 120.0  # seconds that a worker may take for a batch
-_OF_ORDER = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last")
+_OF_ORDER = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "drop_last")
 _OF_WORKERS = ("persistent_workers", "timeout", "worker_init_fn", "multiprocessing_context")
-_OF_DATA_LOADER = ("num_workers", "pin_memory", "prefetch_factor", *_OF_WORKERS[1:])
+_OF_DATA_LOADER = ("num_workers", "collate_fn", "pin_memory", "prefetch_factor", *_OF_WORKERS)
 
 
 class Setup:
-    """A loader, and how to make others like it."""
+    """A loader, and how to make others like it.
+
+    A DataLoader or a `packio.Loader` can be made again (`is_known`). If the dataset is no stream
+    and gives samples, not whole batches, samples can be fetched one by one (`is_map`).
+    """
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
         self._prefetcher = loader if isinstance(loader, DevicePrefetcher) else None
         inner: Any = self._prefetcher.loader if self._prefetcher else loader
         self._inner = inner
-        self.is_known: bool = isinstance(inner, (DataLoader, Loader))  # it can be made again
+        self._options: dict[str, Any] = {}
+        if isinstance(inner, Loader):
+            given = {**inner.options, "collate_fn": inner.options["collate_fn"] or packio_collate}
+            self._options = {name: v for name, v in given.items() if name not in _OF_ORDER}
+        elif isinstance(inner, DataLoader):
+            self._options = {name: getattr(inner, name) for name in _OF_DATA_LOADER}
+        self.is_known = bool(self._options)
         self.dataset: Any = inner.dataset if self.is_known else None
-        self.workers: int | None = inner.num_workers if self.is_known else None
-        iterable = isinstance(self.dataset, IterableDataset)
-        self.is_map: bool = self.is_known and not iterable  # samples can be fetched one by one
-        # Else the dataset gives whole batches.
-        self.has_batches: bool = self.is_map and inner.batch_sampler is not None
-        self.batch_size = getattr(inner, "batch_size", None) if self.is_known else None
-        self.collate: Any = None
-        self.is_persistent, self.is_pinned = False, isinstance(inner, Loader)
-        if isinstance(inner, DataLoader):
-            self.collate = inner.collate_fn
-            self.is_persistent, self.is_pinned = inner.persistent_workers, inner.pin_memory
-        elif self.is_known:
-            self.collate = inner.options["collate_fn"] or packio_collate
-            self.is_persistent = bool(inner.options["persistent_workers"])
+        self.workers: int | None = self._options.get("num_workers")
+        self.collate: Any = self._options.get("collate_fn")
+        self.is_persistent = bool(self._options.get("persistent_workers"))
+        self.is_pinned = bool(self._options.get("pin_memory"))
+        self._is_stream = isinstance(self.dataset, IterableDataset)
+        self.is_map = self.is_known and not self._is_stream and inner.batch_sampler is not None
 
     def __str__(self) -> str:
         name = type(self._inner).__name__
         if not self.is_known:
             return name
-        inner = type(self.dataset).__name__
-        return f"{name} over {inner}, {self.workers} workers, batches of {self.batch_size}"
+        dataset, size = type(self.dataset).__name__, self._inner.batch_size
+        return f"{name} over {dataset}, {self.workers} workers, batches of {size}"
 
     def epoch_batches(self) -> int | None:
         """Count the batches of an epoch; None if the loader does not know."""
@@ -67,10 +67,8 @@ class Setup:
         return None
 
     def indices(self) -> Iterable[Any]:
-        """Give the indices of an epoch: lists; single ones if the dataset gives whole batches."""
-        inner = self._inner
-        order: Any = copy.copy(inner.batch_sampler if self.has_batches else inner.sampler)
-        # The user's sampler keeps its state.
+        """Give the lists of indices of an epoch; the user's sampler keeps its state."""
+        order = copy.copy(self._inner.batch_sampler)
         if isinstance(getattr(order, "sampler", None), torch.utils.data.Sampler):
             order.sampler = copy.copy(order.sampler)
         return cast("Iterable[Any]", order)
@@ -82,39 +80,31 @@ class Setup:
 
     def deliver(self, batch: Any) -> Any:
         """Move a batch to the device as the loader does."""
-        if self._prefetcher is not None:
-            return next(iter(_prefetch_again(self._prefetcher, [batch])))
-        if isinstance(self._inner, Loader) and self._inner.options["device"] is not None:
+        prefetcher = self._prefetcher
+        if self._options.get("device") is not None:  # of a packio.Loader
             names = ("device", "dtype", "memory_format", "normalize", "batch_transform")
-            options = {name: self._inner.options[name] for name in names}
-            return next(iter(DevicePrefetcher([batch], **options)))
-        return batch
+            prefetcher = DevicePrefetcher([], **{name: self._options[name] for name in names})
+        return batch if prefetcher is None else next(iter(_prefetch_again(prefetcher, [batch])))
 
     def make(self, feed: IndexFeed | None, **changes: Any) -> Iterable[Any]:
         """Make the loader anew, in its own order without a feed; ``loader=Loader``: packio's."""
         if not self.is_known:
             return cast("Iterable[Any]", self.loader)
-        inner = self._inner
-        is_ours = changes.pop("loader", None) is Loader or isinstance(inner, Loader)
-        own: dict[str, Any] = {}
-        if isinstance(inner, Loader):
-            own = {name: value for name, value in inner.options.items() if name not in _OF_ORDER}
-        elif not is_ours:
-            own = {name: getattr(inner, name) for name in _OF_DATA_LOADER}
-        options = {"dataset": self.dataset, "num_workers": 0, "collate_fn": self.collate,
-                   **own, **changes}  # fmt: skip
+        inner, kind = self._inner, changes.pop("loader", type(self._inner))
+        is_ours = issubclass(kind, Loader)
+        own = self._options if isinstance(inner, kind) else {"collate_fn": self.collate}
+        options = {"dataset": self.dataset, **own, **changes}
         if options["num_workers"]:
             options |= {"timeout": options.get("timeout") or _TIMEOUT, "persistent_workers": True}
         else:
             for name in _OF_WORKERS if is_ours else (*_OF_WORKERS, "prefetch_factor"):
                 options.pop(name, None)
-        if is_ours or (feed is not None and self.has_batches):
+        if feed is not None:
             options["batch_sampler"] = feed
-        elif feed is not None:
-            options |= {"sampler": feed, "batch_size": None}
+        elif inner.batch_size is not None:
+            options |= {"batch_size": inner.batch_size, "drop_last": inner.drop_last}
         else:
-            options["batch_size"] = inner.batch_size
-            options |= {"drop_last": inner.drop_last} if inner.batch_size is not None else {}
+            options |= {"batch_size": None, "sampler": None if self._is_stream else inner.sampler}
         made: Iterable[Any] = Loader(**options) if is_ours else DataLoader(**options)
         return made if self._prefetcher is None else _prefetch_again(self._prefetcher, made)
 
@@ -127,15 +117,8 @@ def _prefetch_again(prefetcher: DevicePrefetcher, loader: Iterable[Any]) -> Devi
 
 def size_of(batch: Any) -> int:
     """Count the samples of a batch: the first dimension of its first tensor, else its length."""
-    first = itertools.islice(leaves(batch), _LOOKED_AT)
-    sized = next((leaf for leaf in first if getattr(leaf, "ndim", 0)), None)
-    if sized is not None:
-        return int(sized.shape[0])
-    return len(batch) if isinstance(batch, (list, tuple)) else 1
-
-
-def bytes_of(batch: Any) -> int:
-    return sum(int(getattr(leaf, "nbytes", 0)) for leaf in leaves(batch))
+    sizes = (int(leaf.shape[0]) for leaf in leaves(batch) if getattr(leaf, "ndim", 0))
+    return next(sizes, len(batch) if isinstance(batch, (list, tuple)) else 1)
 
 
 def leaves(batch: Any) -> Iterator[Any]:
@@ -143,8 +126,7 @@ def leaves(batch: Any) -> Iterator[Any]:
     if isinstance(batch, (torch.Tensor, np.ndarray)):
         yield batch
     elif isinstance(batch, Mapping):
-        for value in batch.values():
-            yield from leaves(value)
+        yield from leaves(list(batch.values()))
     elif isinstance(batch, (tuple, list)):
         for value in batch:
             yield from leaves(value)
@@ -174,19 +156,11 @@ def find_object(name: str, option: str = "") -> Any:
         raise OptionError(
             f"{option}{name}: expected module:object, as train:{'step' if option else 'loader'}"
         )
-    module, _, names = name.partition(":")
     with current_folder_importable(), explained(name):
         try:
-            value: Any = importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            if error.name not in (module, module.partition(".")[0]):
-                raise
-            raise OptionError(f"{name}: there is no module {module}") from error
-    for part in names.split("."):
-        if not hasattr(value, part):
-            raise OptionError(f"{name}: there is no {part} in it")
-        value = getattr(value, part)
-    return value
+            return pkgutil.resolve_name(name)
+        except (AttributeError, ModuleNotFoundError) as error:  # perhaps of the module's own code
+            raise OptionError(f"{name}: {error}") from error
 
 
 def make_loader(name: str) -> Any:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import pkgutil
+import importlib
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from pathlib import Path
 from typing import Any, cast
@@ -156,11 +157,18 @@ def find_object(name: str, option: str = "") -> Any:
         raise OptionError(
             f"{option}{name}: expected module:object, as train:{'step' if option else 'loader'}"
         )
+    module, _, names = name.partition(":")
     with current_folder_importable(), explained(name):
         try:
-            return pkgutil.resolve_name(name)
-        except (AttributeError, ModuleNotFoundError) as error:  # perhaps of the module's own code
+            imported = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name not in (module, module.partition(".")[0]):  # one that the module imports
+                raise
             raise OptionError(f"{name}: {error}") from error
+    try:
+        return operator.attrgetter(names)(imported)
+    except AttributeError as error:
+        raise OptionError(f"{name}: {error}") from error
 
 
 def make_loader(name: str) -> Any:

@@ -16,8 +16,7 @@ from packio.errors import OptionError
 
 if TYPE_CHECKING:
     from packio.images.frames import Placement
-    from packio.inspecting.replaying.replayed import ReplayedBatch, ReplayedSample
-    from packio.packs.opening import Pack
+    from packio.inspecting.replaying.replayed import ReplayedBatch
 
 
 def view(
@@ -55,16 +54,27 @@ def view(
 
     Example: packio view imagenet.lmdb --serve --open
     """
+    import webbrowser
+
     import packio
+    from packio.inspecting.gallery import serving, write_contact_sheet
 
     if serve:
         if out is not None:
             raise OptionError("--serve writes no page: leave --out away")
-        with packio.open(pack, index=index) as opened:
-            _serve(opened, classes, split, size, port, open_it=open_it)
+        with (
+            packio.open(pack, index=index) as opened,
+            serving.GalleryServer(
+                opened, classes=classes or None, split=split, size=size, port=port
+            ) as server,
+        ):
+            say(server.url, "Ctrl-C ends the server.")
+            sys.stdout.flush()
+            if open_it:
+                webbrowser.open(server.url)
+            with contextlib.suppress(KeyboardInterrupt):
+                server.serve()
         return
-    from packio.inspecting.gallery import write_contact_sheet
-
     path = out if out is not None else Path(pack.resolve().name + ".html")
     with ProgressLine(quiet=quiet) as progress, packio.open(pack, index=index) as opened:
         report = write_contact_sheet(
@@ -76,25 +86,7 @@ def view(
         say(f"{escaped(str(path))}: {report.shown:,} of {counted(report.samples, 'sample')}"
               f"{broken}, {report.bytes / 1e6:,.1f} MB")  # fmt: skip
     if open_it:
-        import webbrowser
-
         webbrowser.open(path.resolve().as_uri())
-
-
-def _serve(
-    pack: Pack, classes: list[str] | None, split: str | None, size: int, port: int, *, open_it: bool
-) -> None:
-    from packio.inspecting.gallery.serving import GalleryServer
-
-    with GalleryServer(pack, classes=classes or None, split=split, size=size, port=port) as server:
-        say(server.url, "Ctrl-C ends the server.")
-        sys.stdout.flush()
-        if open_it:
-            import webbrowser
-
-            webbrowser.open(server.url)
-        with contextlib.suppress(KeyboardInterrupt):
-            server.serve()
 
 
 def _span(text: str) -> tuple[int, int]:
@@ -200,25 +192,19 @@ def replay(
               f"{counted(len(found.batches), 'batch')}, {written / 1e6:,.2f} MB")  # fmt: skip
     elif html is None:
         for batch in found.batches:
-            say(_heading(batch), *map(_line, batch.samples))
+            _print_batch(batch)
 
 
-def _heading(batch: ReplayedBatch) -> str:
+def _print_batch(batch: ReplayedBatch) -> None:
     left_out = ", left out by skip=" if batch.left_out else ""
     crops = "" if batch.crops_known else "; crops are not known: say --crop and --seed"
-    return (
-        f"epoch {batch.epoch}, step {batch.step}, rank {batch.rank}: "
-        f"{counted(len(batch.samples), 'sample')}{left_out}{crops}"
-    )
-
-
-def _line(sample: ReplayedSample) -> str:
-    crops = "  ".join(_crop_text(placement) for placement in sample.placements or ())
-    name = escaped(sample.class_name) if sample.class_name is not None else "-"
-    key = "-" if sample.key is None else escaped(sample.key)
-    return (
-        f"{sample.slot:>5}  {sample.position:>9}  {sample.index:>9}  {crops or '-'}  {name}  {key}"
-    )
+    say(f"epoch {batch.epoch}, step {batch.step}, rank {batch.rank}: "
+          f"{counted(len(batch.samples), 'sample')}{left_out}{crops}")  # fmt: skip
+    for sample in batch.samples:
+        shown = "  ".join(map(_crop_text, sample.placements or ())) or "-"
+        name = "-" if sample.class_name is None else escaped(sample.class_name)
+        key = "-" if sample.key is None else escaped(sample.key)
+        say(f"{sample.slot:>5}  {sample.position:>9}  {sample.index:>9}  {shown}  {name}  {key}")
 
 
 def _crop_text(placement: Placement) -> str:

@@ -6,7 +6,6 @@ the test makes of the images itself, as the replayed frames say.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import json
@@ -579,7 +578,7 @@ def test_a_run_of_another_sampler_or_pack_is_refused(packs: list[pathlib.Path]) 
     with pytest.raises(OptionError, match="not packio's"):
         packio.replay(packs[0], 0, state=foreign)
     own = packio.Loader(data, BATCH, shuffle=True).state_dict()
-    with pytest.raises(OptionError, match=r"20 samples; the state is of a dataset of 50"):
+    with pytest.raises(OptionError, match="digest, samples differ; give the same packs"):
         packio.replay(packs[1], 0, state=own)
     with pytest.raises(OptionError, match="2 packs; the state is of 1"):
         packio.replay(packs, 0, state=own)
@@ -595,7 +594,7 @@ def test_another_pack_of_the_same_samples_is_a_warning(
     loader = packio.Loader(dataset(packs[0]), BATCH, shuffle=True)
     recorded = next(iter(loader))
     other = packio.convert(packs[0], tmp_path / "other.h5").out
-    with pytest.warns(UserWarning, match="not the pack of the state"):
+    with pytest.warns(UserWarning, match="not the dataset of the state: digest differ"):
         replay = packio.replay(other, 0, state=loader.state_dict())
     assert_is(replay.batches[0], recorded)
 
@@ -624,15 +623,10 @@ def test_another_dataset_than_that_of_the_state_is_a_warning(packs: list[pathlib
     next(iter(loader))
     state = json.loads(json.dumps(loader.state_dict()))
     packio.replay(dataset(packs[0]), 0, state=state)
-    for other, names in (
-        (dataset(packs[0], hflip=0.1, crop=packio.CenterCrop(3)), "crop, hflip differ"),
-        (dataset(packs[1]), "digest, samples differ"),
-    ):
-        with (
-            pytest.warns(UserWarning, match=names),
-            contextlib.suppress(OptionError),  # the order is not of so many samples
-        ):
-            packio.replay(other, 0, state=state)
+    with pytest.warns(UserWarning, match="crop, hflip differ"):
+        packio.replay(dataset(packs[0], hflip=0.1, crop=packio.CenterCrop(3)), 0, state=state)
+    with pytest.raises(OptionError, match="digest, samples differ"):
+        packio.replay(dataset(packs[1]), 0, state=state)
 
 
 # ---- the command ----
@@ -692,7 +686,7 @@ def test_the_command_needs_no_state(
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("--steps", "13"), 2, "epoch 0 has 13 steps, 0 to 12"),
+        (("--steps", "13"), 2, "epoch 0 has 13 steps, counted from 0"),
         (("--steps", "5-3"), 2, "expected a step or first-last"),
         (("--steps", "1", "--crop", "Nothing:3"), 2, "expected 224"),
         (("--steps", "1", "--rank", "1"), 2, "--rank 1: there was 1 rank"),

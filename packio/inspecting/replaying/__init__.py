@@ -10,7 +10,6 @@ import contextlib
 import copy
 import operator
 import os
-import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ import torch
 
 from packio.datasets.dataset import Dataset
 from packio.datasets.lookahead import unwrap_subset, wrap_subset
-from packio.errors import OptionError, PackioError, StateError
+from packio.errors import OptionError, StateError
 from packio.inspecting.replaying import states
 from packio.inspecting.replaying.replayed import Replay, ReplayedBatch, describe_sample
 from packio.loading import steps as spans
@@ -26,13 +25,13 @@ from packio.loading.bucketing import BucketSampler
 from packio.loading.loader import Loader
 from packio.loading.mixing import MixedSampler
 from packio.loading.order import Order
-from packio.loading.samplers import DefaultSampler, RepeatAugSampler, ShuffleSampler
+from packio.loading.samplers import RepeatAugSampler, ShuffleSampler
 from packio.loading.steps import Stretch
 
 _Path = str | os.PathLike[str]
-_SAMPLERS: tuple[type[Order[Any]], ...] = (
-    BucketSampler, MixedSampler, RepeatAugSampler, ShuffleSampler,
-)  # fmt: skip
+_SAMPLERS: dict[str, type[Order[Any]]] = {
+    kind.__name__: kind for kind in (BucketSampler, MixedSampler, RepeatAugSampler, ShuffleSampler)
+}
 Data = Loader | torch.utils.data.Dataset[Any] | _Path | Sequence[_Path]
 Steps = int | range | tuple[int, int]
 
@@ -88,13 +87,11 @@ def replay(
     world_size = _read_int("world_size", world_size, 1)
     batch_size = _read_int("batch_size", batch_size, 1)
     seed, order_seed = _read_int("seed", seed), _read_int("order_seed", order_seed)
-    loader = data if isinstance(data, Loader) else None
-    if loader is not None and state is None:
-        state = loader.state_dict()
+    if isinstance(data, Loader) and state is None:
+        state = data.state_dict()
     read = states.read(state, state_name)
     dataset, known = _open(data, options, read)
-    batch_size = _find_batch_size(batch_size, sampler, read)
-    sizes = _find_stretches(read, epoch, batch_size, world_size)
+    sizes = _find_stretches(read, epoch, batch_size, world_size, sampler)
     epoch = read.epoch if epoch is None else epoch
     if epoch is None:
         raise OptionError("epoch=None: without a state, say epoch=")
@@ -102,13 +99,17 @@ def replay(
     is_own = read.dataset.get("seeded") is False and not getattr(source, "seeded", False)
     only = read.rank if seed is None and is_own else None  # each rank has drawn a seed
     seed = _find_seed(seed, read, source)
-    chosen = _find_sampler(loader, sampler, read)
+    chosen = _find_sampler(data, sampler, read, dataset)
     if chosen is None:
-        chosen = _make_sampler(
-            dataset, read, seed, order_seed, sizes[-1], shuffle=shuffle, window=window
+        if order_seed is None:
+            order_seed = 0 if sizes[-1].world_size > 1 or not shuffle else seed
+        if order_seed is None:
+            raise OptionError("seed=None: without a state, say seed= or order_seed=")
+        chosen = ShuffleSampler(
+            dataset, order_seed, rank=0, world_size=1, shuffle=shuffle, window=window
         )
-    drop_last = read.drop_last if drop_last is None else drop_last
-    run = _Run(_seed_copy(dataset, seed), chosen, sizes, epoch, drop_last)
+    dataset = _seed_copy(dataset, seed)
+    run = _Run(chosen, sizes, epoch, read.drop_last if drop_last is None else drop_last)
     run.check_end(max(span[0], span[-1]))
     batches = []
     for step in span:
@@ -116,17 +117,14 @@ def replay(
         for one in _ranks(rank, run.size_of(step)):
             crops, indices = known and only in (None, one), run.indices(step, one) or ()
             samples = tuple(
-                describe_sample(run.dataset, slot, drawn, crops=crops)
+                describe_sample(dataset, slot, drawn, crops=crops)
                 for slot, drawn in enumerate(indices)
             )
             batches.append(ReplayedBatch(epoch, step, one, left_out, crops, samples))
-    return Replay(run.dataset, epoch, tuple(batches), chosen.order, seed)
+    return Replay(dataset, epoch, tuple(batches), chosen.order, seed)
 
 
 class _Run(NamedTuple):
-    """What a run is replayed from."""
-
-    dataset: Any
     sampler: Order[Any]
     stretches: tuple[Stretch, ...]
     epoch: int
@@ -141,14 +139,10 @@ class _Run(NamedTuple):
         position, carries = size.position_of(step), "batch_size" in self.sampler.order
         if position < (1 - size.world_size if carries else 0):
             raise StateError(f"{at}: no epoch has a position {position}")
-        try:
+        with states.refusing(f"{at} of the state"):
             found = self.sampler.batch_at(
                 self.epoch, position, size.batch_size, rank=rank, world_size=size.world_size
             )
-        except PackioError:
-            raise
-        except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # hostile numbers
-            raise StateError(f"{at}: no such place: {error!r}") from error
         is_left_out = self.drop_last and not self.sampler.yields_batches
         return found if found and not (is_left_out and len(found) < size.batch_size) else None
 
@@ -160,15 +154,11 @@ class _Run(NamedTuple):
         total = size.step_at(count)
         if self.drop_last:
             total = size.step + (-(-(count - size.position) // size.world_size)) // size.batch_size
-        counted = "counted from 0 in each epoch"
-        if total < 1:
-            raise OptionError(
-                f"step {step}: epoch {self.epoch} ends before it; steps are {counted}"
-            )
-        epoch, within = divmod(step, total)
+        epoch, within = divmod(step, max(total, 1))
+        hint = f"; step {step} of the whole run would be step {within} of epoch {epoch}"
         raise OptionError(
-            f"step {step}: epoch {self.epoch} has {total:,} steps, 0 to {total - 1}, {counted}; "
-            f"step {step} from the beginning of the run would be step {within} of epoch {epoch}"
+            f"step {step}: epoch {self.epoch} has {max(total, 0):,} steps, counted from 0 in each "
+            f"epoch{hint if total > 0 else ''}"
         )
 
 
@@ -182,7 +172,7 @@ def _open(data: Data, options: dict[str, Any], state: states.State) -> tuple[Any
     dataset = wrap_subset(data.dataset if isinstance(data, Loader) else data)
     own = getattr(unwrap_subset(dataset), "description", None)
     if own is not None:
-        states.warn_of_others(own["parts"], state)
+        states.check_parts(own["parts"], state)
     return dataset, True
 
 
@@ -196,31 +186,27 @@ def _read_int(name: str, value: Any, least: int | None = None) -> int | None:
     return found
 
 
-def _find_batch_size(size: int | None, sampler: Any, state: states.State) -> int | None:
-    """What a rank takes in a step: 1 if the sampler's positions are batches, else samples."""
-    own = (state.order or {}).get("batch_size")
-    own = own if sampler is None else getattr(sampler, "batch_size", None)
-    if own is None:
-        return size
-    if size not in (None, own):
-        raise OptionError(f"batch_size={size}: the sampler's batches have {own} samples")
-    return None if state.stretches else 1
-
-
 def _find_stretches(
-    state: states.State, epoch: int | None, batch_size: int | None, world_size: int | None
-) -> tuple[Stretch, ...]:
+    state: states.State, epoch: int | None, batch_size: int | None, world_size: int | None,
+    sampler: Any,
+) -> tuple[Stretch, ...]:  # fmt: skip
     """The sizes of the steps: those given, else those of the state."""
-    told = state.stretches
+    told, own = state.stretches, getattr(sampler, "batch_size", None)
+    if sampler is None:
+        own = (state.order or {}).get("batch_size")
+    if own is not None:  # the sampler's positions are batches
+        if batch_size not in (None, own):
+            raise OptionError(f"batch_size={batch_size}: the sampler's batches have {own} samples")
+        batch_size = None if told else 1
     if told and batch_size is None and world_size is None:
         return told
+    start = Stretch(0, 0, 0, 0, 1)
     if told:
         start = told[-1] if epoch is None else spans.of_step(told, epoch, 0)
-        batch_size = start.batch_size if batch_size is None else batch_size
-        world_size = start.world_size if world_size is None else world_size
-    if batch_size is None:
+    batch_size = batch_size or start.batch_size
+    if not batch_size:
         raise OptionError("no state says how large a batch was; say batch_size=")
-    return (Stretch(0, 0, 0, batch_size, 1 if world_size is None else world_size),)
+    return (Stretch(0, 0, 0, batch_size, world_size or start.world_size),)
 
 
 def _find_seed(seed: int | None, state: states.State, dataset: Any) -> int | None:
@@ -234,64 +220,32 @@ def _find_seed(seed: int | None, state: states.State, dataset: Any) -> int | Non
     raise OptionError("seed=None: no state says the seed of crops and flips; say seed=")
 
 
-def _find_sampler(loader: Loader | None, sampler: Any, state: states.State) -> Order[Any] | None:
-    """The sampler that was handed over, or that of the loader if it has the order of the state."""
-    if sampler is None:
-        parts: tuple[Any, ...] = () if loader is None else (loader.batch_sampler, loader.sampler)
-        for own in parts:
-            if isinstance(own, Order):
-                return own if state.order in (None, own.order) else None
+def _find_sampler(data: Data, sampler: Any, state: states.State, dataset: Any) -> Order[Any] | None:
+    """The sampler that was handed over, of the loader, or of the state; None: no one says it."""
+    order = state.order
+    if sampler is not None:
+        if not isinstance(sampler, Order):
+            raise OptionError(
+                f"sampler={type(sampler).__name__}: expected a sampler of packio's, as "
+                "ShuffleSampler"
+            )
+        return sampler if order is None else sampler.check({**order, "epoch": 0, "consumed": 0})
+    for one in (data.batch_sampler, data.sampler) if isinstance(data, Loader) else ():
+        if isinstance(one, Order) and order in (None, one.order):
+            return one
+    if order is None:
         return None
-    if not isinstance(sampler, Order):
-        raise OptionError(
-            f"sampler={type(sampler).__name__}: expected a sampler of packio's, as ShuffleSampler"
-        )
-    if state.order is not None and sampler.order != state.order:
-        raise OptionError(
-            f"the state is of another order: {dict(state.order)}; that of the "
-            f"{type(sampler).__name__} is {sampler.order}"
-        )
-    return sampler
-
-
-def _make_sampler(
-    dataset: Any, state: states.State, seed: int | None, order_seed: int | None,
-    size: Stretch, *, shuffle: bool, window: int | None,
-) -> Order[Any]:  # fmt: skip
-    """The sampler of the state's order, or the sampler that a `Loader` makes."""
-    if state.order is not None:
-        return _of_order(state.order, dataset, drop_last=state.sampler_drop_last)
-    if size.world_size > 1 or not shuffle:
-        seed = 0
-    if seed is None and order_seed is None:
-        raise OptionError("seed=None: without a state, say seed= or order_seed=")
-    return DefaultSampler(
-        dataset, order_seed, lambda: seed or 0, shuffle=shuffle, window=window, rank=0,
-        world_size=size.world_size,
-    )  # fmt: skip
-
-
-def _of_order(order: Mapping[str, Any], dataset: Any, *, drop_last: bool) -> Order[Any]:
-    """Make the sampler of an order that a state tells."""
     name = str(order.get("sampler"))
-    kind = next((kind for kind in _SAMPLERS if kind.__name__ == name), None)
-    if kind is None:
+    if name not in _SAMPLERS:
         raise OptionError(
             f"sampler={name!r}: not a sampler of packio's; in Python hand over the loader or the "
             "sampler: packio.replay(loader, …)"
         )
-    try:
-        return kind.of_order(order, dataset, drop_last=drop_last)
-    except OptionError:
-        raise
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        raise OptionError(
-            f"order={reprlib.repr(dict(order))}: no order of a {name}: {error!r}"
-        ) from error
+    with states.refusing(f"the order of the {name} in the state"):
+        return _SAMPLERS[name].of_order(order, dataset, drop_last=state.sampler_drop_last)
 
 
 def _seed_copy(dataset: Any, seed: int | None) -> Any:
-    """The same dataset with the seed of the run; what is beneath torch's Subsets is replaced."""
     made = copy.copy(dataset)
     if isinstance(made, torch.utils.data.Subset):
         made.dataset = _seed_copy(made.dataset, seed)

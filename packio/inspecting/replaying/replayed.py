@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from packio.batches.collating import collate
 from packio.batches.draws import Drawn
 from packio.datasets.dataset import Dataset
+from packio.datasets.lookahead import unwrap_subset
 from packio.errors import OptionError, PackioError
 from packio.images.frames import Placement
 from packio.inspecting import pages
@@ -68,9 +70,6 @@ class Replay:
     def load(self, step: int, rank: int = 0) -> Any:
         """Load a batch again: the very tensors that the rank got in that step.
 
-        Args:
-            step, rank: Which batch.
-
         Returns:
             What the loader handed out, before anything that it does on a device.
         """
@@ -103,51 +102,43 @@ class Replay:
         """
         if size < 1:
             raise OptionError(f"size={size}: expected at least 1")
-        for sample in (s for batch in self.batches for s in batch.samples):
-            if not isinstance(beneath(self.dataset, sample.drawn)[0], Dataset):
-                raise OptionError("a page needs a dataset of packio's, which knows its images")
-            break
+        if not isinstance(unwrap_subset(self.dataset), Dataset):
+            raise OptionError("a page needs a dataset of packio's, which knows its images")
         path = Path(out)
         pages.check_place(path)
         samples = [(batch, sample) for batch in self.batches for sample in batch.samples]
         make = functools.partial(_make_entry, self.dataset, size)
-        entries = iter(pages.make_entries(make, samples, progress))
-        batches = [
-            {"step": batch.step, "rank": batch.rank, "left_out": batch.left_out,
-             "samples": [next(entries) for _ in batch.samples]}
-            for batch in self.batches
-        ]  # fmt: skip
-        values = _values(self, batches, size)
-        return pages.write_page(path, pages.make_page(Path(__file__).parent, values))
+        batches = self._batches_of(pages.make_entries(make, samples, progress))
+        values = _values(self, len(samples), size)
+        return pages.write_page(
+            path, pages.make_page(Path(__file__).parent, {**values, "data": batches})
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as plain values, which JSON takes; keys are surrogate-escaped text."""
-        return {
-            "epoch": self.epoch, "order": self.order, "seed": self.seed, "batches": [
-                {
-                    "step": batch.step, "rank": batch.rank, "left_out": batch.left_out,
-                    "samples": [_plain(sample) for sample in batch.samples],
-                }
-                for batch in self.batches
-            ],
-        }  # fmt: skip
+        entries = [_make_plain(sample) for batch in self.batches for sample in batch.samples]
+        batches = self._batches_of(entries)
+        return {"epoch": self.epoch, "order": self.order, "seed": self.seed, "batches": batches}
+
+    def _batches_of(self, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The batches with an entry for each of their samples."""
+        left = iter(entries)
+        return [
+            {"step": batch.step, "rank": batch.rank, "left_out": batch.left_out,
+             "samples": list(itertools.islice(left, len(batch.samples)))}
+            for batch in self.batches
+        ]  # fmt: skip
 
 
-def _plain(sample: ReplayedSample) -> dict[str, Any]:
-    names = ("slot", "position", "index", "key", "label")
-    views = sample.placements
-    return {
-        **{name: getattr(sample, name) for name in names},
-        "class": sample.class_name,
-        "crops": None if views is None else [
-            {
-                **{n: v for n, v in view.frame._asdict().items() if n != "ratio"},
-                "orientation": view.orientation,
-                "hflip": bool(view.hflip), "vflip": bool(view.vflip),
-            }
-            for view in views
-        ],
-    }  # fmt: skip
+def _make_plain(sample: ReplayedSample) -> dict[str, Any]:
+    names, views = ("slot", "position", "index", "key", "label"), sample.placements
+    crops = None if views is None else [
+        {**{n: v for n, v in view.frame._asdict().items() if n != "ratio"},
+         "orientation": view.orientation, "hflip": bool(view.hflip), "vflip": bool(view.vflip)}
+        for view in views
+    ]  # fmt: skip
+    values = {name: getattr(sample, name) for name in names}
+    return {**values, "class": sample.class_name, "crops": crops}
 
 
 def beneath(dataset: Any, drawn: Drawn) -> tuple[Any, Drawn]:
@@ -164,36 +155,31 @@ def describe_sample(dataset: Any, slot: int, drawn: Drawn, *, crops: bool) -> Re
     if not isinstance(source, Dataset):
         return ReplayedSample(slot, drawn.position, int(drawn), None, None, None, None, drawn)
     part, row = source._find(own)  # noqa: SLF001 (no business of a dataset's user)
-    pack = part.pack
-    placements = None
-    if crops:
-        found = source.draw_of(own)
-        placements = (found,) if isinstance(found, Placement) else found
-    label = pack.label(row.position)
-    name = None
-    if isinstance(label, int) and 0 <= label < len(pack.classes):
-        name = pack.classes[label]
+    pack, found = part.pack, source.draw_of(own) if crops else None
+    label, classes = pack.label(row.position), pack.classes
+    is_named = isinstance(label, int) and 0 <= label < len(classes)
     return ReplayedSample(
         slot, drawn.position, int(drawn), pack.key(row.position),
-        label.tolist() if isinstance(label, np.ndarray) else label, name, placements, drawn,
+        label.tolist() if isinstance(label, np.ndarray) else label,
+        classes[label] if is_named else None,
+        (found,) if isinstance(found, Placement) else found, drawn,
     )  # fmt: skip
 
 
-def _values(replay: Replay, batches: list[dict[str, Any]], size: int) -> dict[str, Any]:
-    """Values for the templates of the page."""
-    numbers = sorted({batch.step for batch in replay.batches})
-    steps = f"step {numbers[0]}" if len(numbers) == 1 else f"steps {numbers[0]} to {numbers[-1]}"
-    count = sum(len(batch["samples"]) for batch in batches)
+def _values(replay: Replay, count: int, size: int) -> dict[str, Any]:
+    steps, batches = {batch.step for batch in replay.batches}, len(replay.batches)
+    first, last = min(steps), max(steps)
     facts = [
         f"epoch {replay.epoch}",
-        f"{count:,} samples in {len(batches):,} batch{'es' * (len(batches) != 1)}",
+        f"{count:,} samples in {batches:,} batch{'es' * (batches != 1)}",
         f"order: {replay.order['sampler']}",
     ]
     if replay.seed is not None:
         facts.append(f"seed {replay.seed}")
     if not all(batch.crops_known for batch in replay.batches):
         facts.append("whole images where the crops are not known")
-    return {"title": f"Replay: {steps}", "facts": facts, "size": size, "data": batches}
+    span = f"step {first}" if first == last else f"steps {first} to {last}"
+    return {"title": f"Replay: {span}", "facts": facts, "size": size}
 
 
 def _make_entry(
@@ -203,20 +189,19 @@ def _make_entry(
     source, own = beneath(dataset, sample.drawn)
     part, row = source._find(own)  # noqa: SLF001 (no business of a dataset's user)
     upright = part.options["exif_orientation"] and row.orientation >= 5
-    height, width = row.height, row.width
+    width, height = (row.height, row.width) if upright else (row.width, row.height)
     images, error = list[str](), None
     try:
         for image in source._seen(own, whole=not batch.crops_known):  # noqa: SLF001 (as above)
             images.append(pages.as_base64(make_pixels_thumbnail(image.numpy(), size)))
     except PackioError as caught:
         images, error = [], pages.readable(str(caught))
-    name = sample.class_name
-    if name is None:
-        name = "" if sample.label is None else str(sample.label)
+    label = "" if sample.label is None else str(sample.label)
+    name = label if sample.class_name is None else sample.class_name
     return {
         "slot": sample.slot, "position": sample.position, "index": sample.index,
         "key": pages.readable(sample.key or ""), "class": pages.readable(name),
-        "width": height if upright else width, "height": width if upright else height,
+        "width": width, "height": height,
         "images": images, "views": [_view(placement) for placement in sample.placements or ()],
         "bytes": 0, "error": error,
     }  # fmt: skip

@@ -6,6 +6,7 @@ plain values, and refuses others.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -25,13 +26,12 @@ from packio.loading.steps import Span, Stretch
 
 _Path = str | os.PathLike[str]
 _ZIP = b"PK\x03\x04"
-_HEAD = 64  # bytes of a file that tell what it is
 _SAVE = 'torch.save(loader.state_dict(), "loader.pt"), or json.dump of it'
 _DEEPEST = 100  # values within each other
 _MOST_STATES = 1_000  # of a checkpoint
 _SHOWN = 10  # names in a message
 _LONGEST_NAME = 200  # characters
-_LARGEST = 1 << 62  # of a number but a seed, which has 64 bits
+_LARGEST = 1 << 62  # of a count
 _KINDS = ({"epoch", "consumed", "order"}, {"epoch", "consumed", "sampler"},
           {"epoch", "skip", "generators"})  # fmt: skip
 
@@ -40,7 +40,6 @@ class State(NamedTuple):
     """What a state of a loader or of a sampler says; None, or nothing in it: it does not."""
 
     epoch: int | None = None
-    step: int | None = None  # where the loader stands
     order: Mapping[str, Any] | None = None  # of the sampler
     seed: int | None = None  # of the draws of `rank`
     rank: int | None = None  # whose state it is
@@ -71,11 +70,23 @@ def read(state: Mapping[str, Any] | _Path | None, name: str | None = None) -> St
     if len(found) > 1:
         raise StateError(f"{where}: states under {_shown(found)}; say which: state_name=")
     try:
-        return _parse(next(iter(found.values())))
-    except OptionError as error:
+        with refusing("a state"):
+            return _parse(next(iter(found.values())))
+    except PackioError as error:
         raise type(error)(f"{where}: {error}") from error
-    except (TypeError, ValueError, KeyError) as error:
-        raise StateError(f"{where}: a state that makes no sense: {error!r}") from error
+
+
+@contextlib.contextmanager
+def refusing(what: str) -> Iterator[None]:
+    """Raise a StateError where values of a damaged or forged state raise errors of Python's."""
+    try:
+        yield
+    except PackioError:
+        raise
+    except (
+        ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
+    ) as error:  # fmt: skip
+        raise StateError(f"{what} makes no sense: {error!r}") from error
 
 
 def _shown(names: Collection[str]) -> str:
@@ -86,10 +97,8 @@ def _shown(names: Collection[str]) -> str:
 def _load(path: Path) -> Any:
     try:
         with path.open("rb") as file:
-            head = file.read(_HEAD)
-        if not head.startswith(_ZIP):
-            if not any(mark in head for mark in (b"{", b"[")):
-                raise ValueError("no object of JSON")
+            is_zip = file.read(len(_ZIP)) == _ZIP
+        if not is_zip:
             return json.loads(path.read_bytes())
     except (FileNotFoundError, IsADirectoryError) as error:
         raise StateError(f"{path}: {error.strerror}; expected a checkpoint") from error
@@ -138,7 +147,7 @@ def _parse(state: Mapping[str, Any]) -> State:
         )
     own = ("epoch", "consumed")
     order = state["order"] if "order" in state else {n: state[n] for n in state if n not in own}
-    _check_order(order)
+    json.dumps(dict(order), allow_nan=False)  # plain values only
     seed, dataset = state.get("seed") if "order" in state else None, state.get("dataset")
     if seed is not None and type(seed) is not int:
         raise ValueError(f"seed={reprlib.repr(seed)}")
@@ -146,42 +155,18 @@ def _parse(state: Mapping[str, Any]) -> State:
     parts = dataset.get("parts", ())
     if not isinstance(parts, (list, tuple)) or not all(isinstance(p, Mapping) for p in parts):
         raise TypeError(f"dataset: parts={reprlib.repr(parts)}")
-    for part in parts:
-        _count_or_none(part.get("samples"))
     return State(
-        _count(state["epoch"]), _count_or_none(state.get("step")), order, seed,
-        _count_or_none(state.get("rank")),
+        _count(state["epoch"]), order, seed, _count(state.get("rank")),
         steps.read_stretches(state.get("stretches") or ()),
         steps.read_spans(state.get("left_out") or (), "left_out"),
         state.get("drop_last") is True, state.get("sampler_drop_last") is True, dataset,
     )  # fmt: skip
 
 
-def _check_order(order: Any) -> None:
-    """Check that an order is plain numbers and text, in lists of lists at most."""
-    if not isinstance(order, Mapping):
-        raise TypeError(f"order={reprlib.repr(order)}")
-    for name, value in order.items():
-        if name == "seed":
-            if type(value) is not int or not -_LARGEST << 2 < value < _LARGEST << 2:
-                raise ValueError(f"order: seed={reprlib.repr(value)}")
-            continue
-        rows = value if isinstance(value, (list, tuple)) else [value]
-        for row in rows:
-            for one in row if isinstance(row, (list, tuple)) else [row]:
-                is_number = isinstance(one, (int, float)) and 0 <= one < _LARGEST
-                if not (is_number or isinstance(one, (str, type(None)))):
-                    raise ValueError(f"order: {name}={reprlib.repr(value)}")
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < _LARGEST:
+def _count(value: Any) -> int | None:
+    if value is not None and (type(value) is not int or not 0 <= value < _LARGEST):
         raise ValueError(f"{reprlib.repr(value)} where a count is expected")
     return value
-
-
-def _count_or_none(value: Any) -> int | None:
-    return None if value is None else _count(value)
 
 
 def open_packs(paths: Sequence[_Path], options: dict[str, Any], state: State) -> tuple[Any, bool]:
@@ -192,59 +177,39 @@ def open_packs(paths: Sequence[_Path], options: dict[str, Any], state: State) ->
             "the state is of a part of its packs, made by where, subset or torch's Subset, and "
             "does not say which: hand the dataset over in Python, packio.replay(dataset, …)"
         )
-    if parts and len(parts) != len(paths):
-        raise OptionError(f"{len(paths)} packs; the state is of {len(parts)}: give them in order")
     crops = bool({"crop", "views"} & options.keys())
     if len(paths) > 1:
         options = {"fields": "image", **options}
     other = {"crop": None, "views": None} if crops else {}
-    each = [
-        _open(path, {**part, **other}, options)
-        for path, part in zip(paths, parts or [{}] * len(paths), strict=True)
-    ]
-    _check_packs(each, parts)
-    return (each[0] if len(each) == 1 else ConcatPacks(each)), bool(parts) or crops
+    datasets = []
+    for path, part in zip(paths, [*parts, *[{}] * len(paths)], strict=False):
+        with refusing("the dataset in the state"):
+            datasets.append(PackDataset(path, **{**options_of({**part, **other}), **options}))
+    own = [part for dataset in datasets for part in dataset.description["parts"]]
+    check_parts(own, state, [*options, *other])
+    return (datasets[0] if len(datasets) == 1 else ConcatPacks(datasets)), bool(parts) or crops
 
 
-def _open(path: _Path, part: Mapping[str, Any], options: Mapping[str, Any]) -> PackDataset:
-    try:
-        return PackDataset(path, **{**options_of(part), **options})
-    except PackioError:
-        raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        told_of = {name: value for name, value in part.items() if name != "digest"}
-        raise StateError(
-            f"dataset: {reprlib.repr(told_of)} in the state makes no sense: {error!r}"
-        ) from error
-
-
-def warn_of_others(own: Sequence[Mapping[str, Any]], state: State) -> None:
-    """Warn where a dataset that was handed over, of these parts, is not as a state says."""
+def check_parts(
+    own: Sequence[Mapping[str, Any]], state: State, given: Collection[str] = ()
+) -> None:
+    """Compare the parts of a dataset with a state's, but for what arguments give otherwise."""
     told = state.dataset.get("parts") or own
-    names = {n for ours, theirs in zip(own, told, strict=False)
-             for n in ours.keys() & theirs.keys() if ours[n] != theirs[n]}  # fmt: skip
-    names |= {"number of packs"} if len(own) != len(told) else set()
+    if len(own) != len(told):
+        raise OptionError(f"{len(own)} packs; the state is of {len(told)}: give them in order")
+    names = {n for ours, theirs in zip(own, told, strict=True)
+             for n in (ours.keys() & theirs.keys()).difference(given)
+             if ours[n] != theirs[n]}  # fmt: skip
+    said = f"not the dataset of the state: {', '.join(sorted(names))} differ"
+    if "samples" in names:
+        raise OptionError(
+            f"{said}; give the same packs and split, in order, or hand the dataset over in Python, "
+            "if it was a part of a pack"
+        )
     if names:
         warnings.warn(
-            f"the dataset that was handed over is not that of the state: {', '.join(sorted(names))}"
-            " differ; the samples and crops of the dataset are shown",
+            f"{said}; samples and crops are shown as they are here. If only the digest differs, "
+            "they are right if the pack has the same samples in the same order, as after packio "
+            "convert",
             stacklevel=4,
         )
-
-
-def _check_packs(datasets: Sequence[PackDataset], parts: Sequence[Mapping[str, Any]]) -> None:
-    """Check that packs are those of the state, as far as the state says; warn of other digests."""
-    for dataset, part in zip(datasets, parts, strict=False):
-        if part.get("samples") not in (None, len(dataset)):
-            raise OptionError(
-                f"{dataset.pack.path}: {len(dataset):,} samples; the state is of a dataset of "
-                f"{part['samples']:,}: give the same pack and split, or hand the dataset over in "
-                "Python, if it was a part of a pack"
-            )
-        if part.get("digest", dataset.pack.digest) != dataset.pack.digest:
-            warnings.warn(
-                f"{dataset.pack.path}: not the pack of the state, whose digest is "
-                f"{str(part['digest'])[:12]}; keys and crops are right if it holds the same "
-                "samples in the same order, as after packio convert",
-                stacklevel=4,
-            )

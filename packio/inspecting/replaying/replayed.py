@@ -157,11 +157,10 @@ def describe_sample(dataset: Any, slot: int, drawn: Drawn, *, crops: bool) -> Re
     part, row = source._find(own)  # noqa: SLF001 (no business of a dataset's user)
     pack, found = part.pack, source.draw_of(own) if crops else None
     label, classes = pack.label(row.position), pack.classes
-    is_named = isinstance(label, int) and 0 <= label < len(classes)
     return ReplayedSample(
         slot, drawn.position, int(drawn), pack.key(row.position),
         label.tolist() if isinstance(label, np.ndarray) else label,
-        classes[label] if is_named else None,
+        classes[label] if isinstance(label, int) and 0 <= label < len(classes) else None,
         (found,) if isinstance(found, Placement) else found, drawn,
     )  # fmt: skip
 

@@ -57,6 +57,10 @@ class ArrowColumns:
         self._dictionary = self._arrow.dictionary(self._arrow.int32(), self._arrow.string())
         self.reads_json: bool = False  # Python does, as DuckDB refuses it
         self._class_names = self._arrow.array([text_of(name) for name in pack.classes], "string")
+        known = sorted(encodings.NAMES)
+        self._encodings = self._arrow.array([encodings.NAMES[code] for code in known], "string")
+        self._places = np.full(256, -1)  # code → its place among the names
+        self._places[known] = np.arange(len(known))
         self._add_names()
         for name in levels.others(pack.fields):  # levels are of packio's making
             self._add_field(name, pack.fields[name])
@@ -67,7 +71,6 @@ class ArrowColumns:
         self.names: tuple[str, ...] = tuple(self._made)
 
     def schema(self, names: Sequence[str]) -> Any:
-        """The pyarrow.Schema of some columns."""
         return self._arrow.schema([(name, self._made[name][0]) for name in names])
 
     def batch(self, names: Sequence[str], start: int, stop: int) -> Any:
@@ -135,43 +138,22 @@ class ArrowColumns:
         prefix = "" if name == IMAGE else f"{name}_"
         self._add(f"{prefix}bytes", "int64", partial(self._of_field, name, "length"))
         for part in _OF_PIXELS if kind in PIXELS else ():
-            if f"{name}/{part}" not in self._index:
-                continue
-            if part == "encoding":
-                self._add(prefix + part, self._dictionary, partial(self._encodings, name))
-                continue
-            dtype = self._index.column(f"{name}/{part}").dtype
-            kind_of_part = self._arrow.from_numpy_dtype(dtype)
-            self._add(prefix + part, kind_of_part, partial(self._of_field, name, part))
-
-    def _absent(self, name: str, start: int, stop: int) -> np.ndarray | None:
-        """Which samples lack a field, (n,) bool; None: every sample has an image."""
-        if name == IMAGE:
-            return None
-        absent: np.ndarray = self._index.column(f"{name}/offset").span(start, stop) < 0
-        return absent
+            if f"{name}/{part}" in self._index:
+                dtype = self._index.column(f"{name}/{part}").dtype
+                own = self._arrow.from_numpy_dtype(dtype)
+                own = self._dictionary if part == "encoding" else own
+                self._add(prefix + part, own, partial(self._of_field, name, part))
 
     def _of_field(self, name: str, part: str, start: int, stop: int) -> Any:
-        values, absent = (
-            self._index.column(f"{name}/{part}").span(start, stop), self._absent(name, start, stop)
-        )  # fmt: skip
+        values = self._index.column(f"{name}/{part}").span(start, stop)
+        absent = np.zeros(len(values), bool)
+        if name != IMAGE:  # which every sample has
+            absent = self._index.column(f"{name}/offset").span(start, stop) < 0
+        if part == "encoding":
+            return self._named(self._encodings, np.where(absent, -1, self._places[values]))
         if part in _OF_PIXELS:  # 0: not known
-            unknown = values == 0
-            absent = unknown if absent is None else absent | unknown
-        if absent is None or not absent.any():
-            return self._arrow.array(values)
-        return self._arrow.array(values, mask=absent)
-
-    def _encodings(self, name: str, start: int, stop: int) -> Any:
-        codes = self._index.column(f"{name}/encoding").span(start, stop).astype(np.int64)
-        absent = self._absent(name, start, stop)
-        if absent is not None:
-            codes[absent] = -1
-        known = sorted(encodings.NAMES)
-        places = np.full(256, -1)
-        places[known] = np.arange(len(known))
-        names = self._arrow.array([encodings.NAMES[code] for code in known], "string")
-        return self._named(names, np.where(codes < 0, -1, places[codes]))
+            absent |= values == 0
+        return self._arrow.array(values, mask=absent if absent.any() else None)
 
     def _add_boxes(self) -> None:
         arrow = self._arrow
@@ -255,7 +237,6 @@ def text_of(name: str) -> str:
 
 
 def type_of(kinds: Collection[str]) -> str:
-    """The type of a column whose values have these types."""
     found = set(kinds)
     if found == {"BIGINT", "DOUBLE"}:
         return "DOUBLE"
@@ -302,10 +283,7 @@ def parsed(pack: PackTable, rows: int = _CHUNK) -> Iterator[list[dict[str, Any]]
 def values_of(name: str, kind: str, rows: Iterable[dict[str, Any]]) -> list[Any]:
     """The values of a column, as pyarrow takes them."""
     found = (row.get(name) for row in rows)
-    converters: dict[str, Callable[[Any], Any]]
-    converters = {"DOUBLE": float, "VARCHAR": _text, JSON: json_text}
-    if (convert := converters.get(kind)) is None:
-        return list(found)
+    convert: Callable[[Any], Any] = _CONVERTERS.get(kind, lambda value: value)
     return [None if value is None else convert(value) for value in found]
 
 
@@ -327,3 +305,8 @@ def json_text(value: Any) -> str:
 def _text(value: str) -> str:
     """Text that UTF-8 can write: half of a character that UTF-16 writes as two becomes ``?``."""
     return value if value.isascii() else value.encode("utf-8", "replace").decode()
+
+
+_CONVERTERS: dict[str, Callable[[Any], Any]] = {
+    "DOUBLE": float, "VARCHAR": _text, JSON: json_text,
+}  # fmt: skip

@@ -38,8 +38,7 @@ _LOCKED = {
     "autoinstall_known_extensions": "false", "allow_community_extensions": "false",
     "python_enable_replacements": "false", "lock_configuration": "true",
 }  # fmt: skip
-_STATEMENT = 'SELECT "index" FROM samples WHERE ({}\n)'
-_BARE = 'SELECT "index" FROM samples WHERE {}\n'
+_STATEMENT = 'SELECT "index" FROM samples WHERE {}\n'
 _PLACES = ("query_location", "query_location_length")  # of a node in the text
 _NO_COLUMN = "Referenced column"  # of DuckDB's message
 _T = TypeVar("_T")
@@ -103,7 +102,7 @@ class _Query:
                 value = f"NULLIF({text}, 'null')"
             selected.append(f"{value} AS {_quote(column)}")
         inner = f"FROM (SELECT {', '.join(selected)} FROM {read}) AS samples"  # noqa: S608 (quoted names)
-        statement = _STATEMENT.format(expression).replace("FROM samples", inner, 1)
+        statement = f'SELECT "index" {inner} WHERE ({expression}\n)'
         found = self._ask(needed, lambda cursor: cursor.execute(statement).fetchnumpy()["index"])
         positions: np.ndarray = np.sort(np.asarray(found, np.int64))
         return positions
@@ -153,13 +152,12 @@ class _Query:
             asked.append((name, name))
             while asked[-1][1].startswith(PREFIX):
                 asked.append((name, asked[-1][1].removeprefix(PREFIX)))
-        self._find_kinds([name for _, name in asked])
-        present = [name for _, name in asked if self._pack.meta_kinds[name]]
+        known = self._find_kinds([name for _, name in asked])
+        present = [name for _, name in asked if known[name]]
         types: dict[str, tuple[str, str]] = {}
         for column, name in asked:
-            kinds = self._pack.meta_kinds[name]
-            is_its = column == column_of(name, self._known, present)
-            if not kinds or column in types or not is_its:
+            kinds, its = known[name], column_of(name, self._known, present)
+            if not kinds or column in types or column != its:
                 continue
             for other in types:
                 if other.lower() == column.lower():
@@ -171,21 +169,35 @@ class _Query:
             types[column] = name, "HUGEINT" if kind == "BIGINT" else kind  # UBIGINT among them
         return types
 
-    def _find_kinds(self, names: Sequence[str]) -> None:
-        """Look up the types of the values of some metadata that no query has asked for."""
-        if not (new := [name for name in names if name not in self._pack.meta_kinds]):
-            return
-        paths = ", ".join(map(_pointer, new))
-        lists = ", ".join(f"list(DISTINCT _kinds[{i}])" for i in range(1, len(new) + 1))
-        query = f"SELECT {lists} FROM (SELECT json_type({META}, [{paths}]) AS _kinds FROM read)"  # noqa: S608 (quoted names)
-        (found,) = self._ask([META], lambda cursor: cursor.execute(query).fetchall())
-        for name, kinds in zip(new, found, strict=True):
-            self._pack.meta_kinds[name] = frozenset(kinds or ()) - {None}
+    def _find_kinds(self, names: Sequence[str]) -> dict[str, frozenset[str]]:
+        """The types of the values of metadata: looked up once, and kept with the pack."""
+        if new := [name for name in names if name not in self._pack.meta_kinds]:
+            paths = ", ".join(map(_pointer, new))
+            lists = ", ".join(f"list(DISTINCT _kinds[{i}])" for i in range(1, len(new) + 1))
+            query = f"SELECT {lists} FROM (SELECT json_type({META}, [{paths}]) AS _kinds FROM read)"  # noqa: S608 (quoted names)
+            (found,) = self._ask([META], lambda cursor: cursor.execute(query).fetchall())
+            for name, kinds in zip(new, found, strict=True):
+                self._pack.meta_kinds[name] = frozenset(kinds or ()) - {None}
+        return self._pack.meta_kinds
 
 
 def _find_names(connection: Any, expression: str) -> list[str]:
     """Names that stand where those of columns do; the expression is checked to be one condition."""
-    nodes = list(_nodes(_condition(connection, expression)))
+    only_one = NotAConditionError("expected one condition, as after WHERE")
+    if not expression.strip():
+        raise only_one
+    asked, bare, plain = (
+        _tree(connection, _STATEMENT.format(text))
+        for text in (f"({expression}\n)", expression, "true")
+    )
+    if asked["error"]:
+        raise NotAConditionError(asked["error_message"])
+    if bare["error"] or asked != bare:  # as "true) or (true"
+        raise only_one
+    condition, _ = (t["statements"][0]["node"].pop("where_clause", None) for t in (asked, plain))
+    if asked != plain:
+        raise only_one
+    nodes = list(_nodes(condition))
     if any(node.get("class") == "SUBQUERY" for node in nodes):
         raise OptionError(
             f"{expression!r}: a query within an expression is not taken; run it in DuckDB "
@@ -195,25 +207,6 @@ def _find_names(connection: Any, expression: str) -> list[str]:
         raise NotAConditionError("expected names of columns in place of *")
     named = (node["column_names"] for node in nodes if node.get("class") == "COLUMN_REF")
     return list(dict.fromkeys(part for parts in named for part in parts))
-
-
-def _condition(connection: Any, expression: str) -> Any:
-    """The tree of the condition."""
-    only_one = NotAConditionError("expected one condition, as after WHERE")
-    if not expression.strip():
-        raise only_one
-    asked, bare, plain = (
-        _tree(connection, form.format(text))
-        for form, text in ((_STATEMENT, expression), (_BARE, expression), (_STATEMENT, "true"))
-    )
-    if asked["error"]:
-        raise NotAConditionError(asked["error_message"])
-    if bare["error"] or asked != bare:  # as "true) or (true"
-        raise only_one
-    condition, _ = (t["statements"][0]["node"].pop("where_clause", None) for t in (asked, plain))
-    if asked != plain:
-        raise only_one
-    return condition
 
 
 def _tree(connection: Any, statement: str) -> Any:

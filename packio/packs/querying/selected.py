@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from packio import __version__
-from packio.errors import IntegrityError, KeyNotFoundError, NotAPackError, OptionError
+from packio.errors import IntegrityError, NotAPackError, OptionError
 from packio.index import columns as made
 from packio.index import indexfile
 from packio.index.building import RAW_CRCS
@@ -76,48 +76,28 @@ def located(path: Path, pack: Path | None = None, *, by_key: bool = False) -> tu
 def _write(
     place: Path, selection: Selection, index: Index, whole: Path, name: str, *, by_key: bool
 ) -> None:
-    """Write the index of a selection."""
+    """Write the index of a selection, whose keys are compared with those of the pack."""
     if by_key:
-        positions = _find_by_key(selection, index, whole)
+        where = f"{selection.path}: {whole} has changed, and lacks samples; select again"
+        positions = np.sort(selections.find_keys(index, selection.keys(), where))
     else:
         positions = selection.positions()
-        _check_keys(selection, index, positions, whole)
-    said = {
-        "pack": name, "digest": index.digest, "samples": len(index),
-        "expression": selection.expression,
-    }  # fmt: skip
-    indexfile.write(place, _columns(index, positions), _metadata(index, positions, said))
-
-
-def _find_by_key(selection: Selection, index: Index, whole: Path) -> np.ndarray:
-    try:
-        found = np.sort(selections.find_keys(index, selection.keys(), whole))
-    except KeyNotFoundError as error:
-        raise KeyNotFoundError(
-            f"{selection.path}: the pack has changed, and lacks samples: {error}; select again"
-        ) from error
-    if (found[1:] == found[:-1]).any():
-        raise IntegrityError(f"{selection.path}: has a key twice; select again")
-    return found
-
-
-def _check_keys(selection: Selection, index: Index, positions: np.ndarray, whole: Path) -> None:
-    """Compare the keys of a selection with those of the pack."""
-    data, ends = selection.key_columns()
-    is_same = np.array_equal(ends, selections.gather_offsets(index, "key_offsets", positions))
-    start = 0
-    for piece in selections.gather_values(index, "key_data", positions) if is_same else ():
-        is_same &= np.array_equal(data[start : start + len(piece)], piece)
-        start += len(piece)
-    if not is_same:
+    columns = _columns(index, positions)
+    own = columns["key_data"], columns["key_offsets"]
+    if not by_key and not all(map(np.array_equal, own, selection.key_columns())):
         raise IntegrityError(
             f"{selection.path}: its keys are not those of the samples in {whole}; the file is "
             "forged or damaged: select again"
         )
+    said = {
+        "pack": name, "digest": index.digest, "samples": len(index),
+        "expression": selection.expression,
+    }  # fmt: skip
+    indexfile.write(place, columns, _metadata(index, positions, said))
 
 
-def _columns(index: Index, positions: np.ndarray) -> dict[str, Content]:
-    """The columns of some samples."""
+def _columns(index: Index, positions: np.ndarray) -> dict[str, Any]:
+    """The columns of some samples; the keys as arrays, which their order needs at once."""
     result: dict[str, Content] = {}
     ragged = set(RAGGED.values())
     for name in index.column_names:
@@ -132,11 +112,13 @@ def _columns(index: Index, positions: np.ndarray) -> dict[str, Content]:
             continue
         elif column.shape[0] == len(index):
             result[name] = selections.gather(index, name, positions)
-    data, starts = (in_pieces(result[n]).array() for n in ("key_data", "key_offsets"))
-    ordered, all_differ = made.of_joined_keys(data, starts)
+    keys = {n: in_pieces(result[n]).array() for n in ("key_data", "key_offsets")}
+    ordered, all_differ = made.of_joined_keys(*keys.values())
     if not all_differ:
-        raise IntegrityError(f"{index.path}: has a key twice; make it anew: packio reindex")
-    return result | ordered | {SOURCE_COLUMN: positions}
+        raise IntegrityError(
+            f"{index.path}, or its selection, has a key twice; packio reindex, or select again"
+        )
+    return {**result, **keys, **ordered, SOURCE_COLUMN: positions}
 
 
 def _metadata(index: Index, positions: np.ndarray, said: dict[str, Any]) -> dict[str, Any]:

@@ -37,6 +37,7 @@ reads all of it: ``packio pack FOLDER NEW.tar``.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -99,27 +100,27 @@ class TableLines:
     def __init__(self, pack: Pack, names: Collection[str]) -> None:
         self._pack, self._names = pack, names
         index, classes = pack.index_file, pack.classes
-        self._class_of: Callable[[Any], Any] = lambda label: label
-        self._box_class_of = self._class_of
-        self.has_boxes_of_classes = False
-        if "label" in names and _are_classes(pack.labels, classes):
-            self._class_of = lambda label: classes[label]
-        if "boxes/labels" in index and _are_classes(index.column("boxes/labels").array(), classes):
-            self._box_class_of = lambda label: classes[label]
-            self.has_boxes_of_classes = "boxes" in names
+        labels = index.column("boxes/labels").array() if "boxes/labels" in index else None
+        self._are_classes = "label" in names and _are_classes(pack.labels, classes)
+        self.has_boxes_of_classes = "boxes" in names and _are_classes(labels, classes)
 
     def line(self, position: int, files: Mapping[str, bytes]) -> bytes:
         pack, names = self._pack, self._names
         told: dict[str, Any] = {"key": pack.key(position)}
         if "label" in names:
-            label = pack.label(position)
-            told["label"] = (
-                label.tolist() if isinstance(label, np.ndarray) else self._class_of(label)
-            )
+            label: Any = pack.label(position)
+            label = label.tolist() if isinstance(label, np.ndarray) else label
+            told["label"] = pack.classes[label] if self._are_classes else label
         if "split" in names:
             told["split"] = pack.split_of(position)
         if "boxes" in names:
-            told |= self._boxes(position)
+            boxes, numbers = pack.boxes(position)
+            told["boxes"] = None if boxes is None else boxes.tolist()
+            if boxes is not None and numbers is not None:
+                ids, are_named = numbers.tolist(), self.has_boxes_of_classes
+                told["boxes/labels"] = [pack.classes[i] for i in ids] if are_named else ids
+            for name, column in pack.more_of_boxes(position).items() if boxes is not None else ():
+                told[f"boxes/{name}"] = column.tolist()
         if "meta" in names:
             told["meta"] = pack.meta(position)
         for name, path in files.items():
@@ -130,16 +131,6 @@ class TableLines:
         told["facts"] = {n: f for n, f in facts.items() if f.encoding in RAW} or None
         told = {name: value for name, value in told.items() if value is not None}
         return json.dumps(told).encode("ascii") + b"\n"
-
-    def _boxes(self, position: int) -> dict[str, Any]:
-        boxes, labels = self._pack.boxes(position)
-        if boxes is None:
-            return {}
-        found: dict[str, Any] = {"boxes": boxes.tolist()}
-        if labels is not None:
-            found["boxes/labels"] = [self._box_class_of(label) for label in labels.tolist()]
-        more = self._pack.more_of_boxes(position)
-        return found | {f"boxes/{name}": column.tolist() for name, column in more.items()}
 
 
 def _are_classes(labels: np.ndarray | None, classes: list[str]) -> bool:
@@ -216,10 +207,9 @@ def _samples(pack: Pack, chosen: Callable[[], Iterator[np.ndarray]]) -> Iterator
 
 def _is_near(written: Any, box: list[float]) -> bool:
     """Whether a box of the metadata is the pack's, but for the rounding of float32."""
-    try:
+    with contextlib.suppress(TypeError, ValueError):  # no numbers
         return len(written) == 4 and np.allclose(written, box, rtol=0, atol=_CLOSE)
-    except (TypeError, ValueError):  # no numbers
-        return False
+    return False
 
 
 def _each_once(ids: list[Any]) -> list[Any]:

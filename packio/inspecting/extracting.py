@@ -109,9 +109,9 @@ class _Extraction:
         for rows in self._chosen():
             self._samples += len(rows)
             for name in self._fields:
-                there = self._column(name, "offset", rows) >= 0
-                self._total += int(np.count_nonzero(there))
-                self._total_bytes += int(self._column(name, "length", rows)[there].sum())
+                there = rows[self._column(name, "offset", rows) >= 0]
+                self._total += len(there)
+                self._total_bytes += int(self._column(name, "length", there).sum())
         self._written = dict.fromkeys(self._fields, 0)
         self._bytes = self._empty = 0
 
@@ -196,16 +196,13 @@ class _Extraction:
 
 def _empty_classes(pack: opening.Pack, classes: list[str] | None) -> Iterator[bytes]:
     """Classes that are folders in the source and have no sample."""
-    labels = pack.labels
-    source = pack.metadata.get("source") or {}
+    labels, source = pack.labels, pack.metadata.get("source") or {}
     if labels is None or labels.ndim != 1 or source.get("kind") != "image_folder":
         return  # elsewhere a class's name is not a path
-    names = pack.classes
-    taken = np.zeros(len(names), bool)
-    taken[labels[(labels >= 0) & (labels < len(names))]] = True
-    wanted = set(names if classes is None else classes)
-    for name, has_samples in zip(names, taken.tolist(), strict=True):
-        if not has_samples and name in wanted:
+    taken = set(np.unique(labels).tolist())
+    wanted = set(pack.classes if classes is None else classes)
+    for number, name in enumerate(pack.classes):
+        if number not in taken and name in wanted:
             yield os.fsencode(name)
 
 
@@ -226,28 +223,20 @@ class _Tree:
     def write(self, data: bytes, *paths: bytes) -> bytes:
         """Write a file at the first of some paths that is free; return this path."""
         for path in paths:
-            try:
+            with contextlib.suppress(FileExistsError), self._making(path):
                 with self._open_new(path) as file:
                     file.write(data)
-            except FileExistsError as error:
-                if path == paths[-1]:
-                    raise OutputError(
-                        f"{self._out}: {os.fsdecode(path)!r} exists; another key is the same to "
-                        "this file system (case, Unicode form), or is a folder; nothing was "
-                        "extracted"
-                    ) from error
-                continue
-            except OSError as error:
-                raise self._error(error, path) from error
-            break
-        return path
+                return path
+        raise OutputError(
+            f"{self._out}: {os.fsdecode(path)!r} exists; another key is the same to this file "
+            "system (case, Unicode form), or is a folder; nothing was extracted"
+        )
 
     def new(self, path: bytes) -> BinaryIO:
         self.write(b"", path)
         return os.fdopen(os.open(path, os.O_WRONLY | _FLAGS, dir_fd=self._root), "wb")
 
     def _open_new(self, path: bytes) -> BinaryIO:
-        self._check(path)
         try:
             file = os.open(path, _NEW, 0o666, dir_fd=self._root)
         except FileNotFoundError:  # opened first: most folders are there already
@@ -256,30 +245,31 @@ class _Tree:
         return os.fdopen(file, "wb")
 
     def make_folder(self, path: bytes) -> None:
-        self._check(path)
-        try:
+        with self._making(path):
             self._make_parents(path + b"/")
-        except OSError as error:
-            raise self._error(error, path) from error
 
     def _make_parents(self, path: bytes) -> None:
         for end in (place for place, byte in enumerate(path) if byte == ord("/")):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(path[:end], dir_fd=self._root)
 
-    def _check(self, path: bytes) -> None:
-        problem = path_problem(path)
-        if problem is not None:
+    @contextlib.contextmanager
+    def _making(self, path: bytes) -> Iterator[None]:
+        """Check a path before something is made there, and tell what fails."""
+        name = repr(os.fsdecode(path))
+        if (problem := path_problem(path)) is not None:
             raise IntegrityError(
-                f"{self._pack}: the key {os.fsdecode(path)!r} {problem}; it would not lie "
-                f"below {self._out}, and nothing was extracted"
+                f"{self._pack}: the key {name} {problem}; it would not lie below {self._out}, and "
+                "nothing was extracted"
             )
-
-    def _error(self, error: OSError, path: bytes) -> OutputError:
-        return OutputError(
-            f"{self._out}: {error.strerror} while writing {os.fsdecode(path)!r}; "
-            "nothing was extracted"
-        )
+        try:
+            yield
+        except FileExistsError:
+            raise
+        except OSError as error:
+            raise OutputError(
+                f"{self._out}: {error.strerror} while writing {name}; nothing was extracted"
+            ) from error
 
 
 def _check_place(pack: Path | str, out: Path, *, overwrite: bool) -> None:

@@ -46,7 +46,7 @@ def describe(pack: Pack) -> dict[str, Any]:
             "width": _spread(index.column("image/width").array()), "bytes": _spread(length),
         },
         "fields": {name: _field(pack, name) for name in pack.fields},
-        "boxes": _boxes(pack), "metadata": _metadata(pack), **_kinds(pack),
+        **_ragged(pack), **_kinds(pack),
         "splits": _splits(pack), "statistics": metadata.get("statistics"),
         "source": metadata.get("source"),
         "recipe": metadata.get("recipe") or metadata.get("options"),
@@ -97,19 +97,16 @@ def _count_codes(chunks: Iterable[np.ndarray]) -> np.ndarray:
     return counts
 
 
-def _boxes(pack: Pack) -> dict[str, Any] | None:
-    if "boxes" not in pack.index_file:
-        return None
-    counts = _lengths(pack, "box_offsets")
-    return {"count": int(counts.sum()), "samples": int(np.count_nonzero(counts)),
-            "columns": list(pack.index_file.box_columns)}  # fmt: skip
-
-
-def _metadata(pack: Pack) -> dict[str, int] | None:
-    if "meta_data" not in pack.index_file:
-        return None
-    lengths = _lengths(pack, "meta_offsets")
-    return {"samples": int(np.count_nonzero(lengths)), "bytes": int(lengths.sum())}
+def _ragged(pack: Pack) -> dict[str, Any]:
+    """Count boxes and bytes of metadata, and the samples that have some."""
+    boxes, meta = _lengths(pack, "box_offsets"), _lengths(pack, "meta_offsets")
+    found = {
+        "boxes": {"count": int(boxes.sum()), "samples": int(np.count_nonzero(boxes)),
+                  "columns": list(pack.index_file.box_columns)},
+        "metadata": {"samples": int(np.count_nonzero(meta)), "bytes": int(meta.sum())},
+    }  # fmt: skip
+    columns = {"boxes": "boxes", "metadata": "meta_data"}
+    return {n: found[n] if c in pack.index_file else None for n, c in columns.items()}
 
 
 def _kinds(pack: Pack) -> dict[str, Any]:
@@ -192,17 +189,8 @@ def list_samples(
     for indices in selected(pack, classes, split):
         unlabelled: list[Any] = [None] * len(indices)
         labels = pack.take_labels(indices).tolist() if "label" in pack.index_file else unlabelled
-        columns = (pack.rows(indices), _keys(pack, indices), labels)
+        columns = (pack.rows(indices), map(pack.key_bytes, indices.tolist()), labels)
         yield from map(Line._make, zip(*columns, strict=True))
-
-
-def _keys(pack: Pack, indices: np.ndarray) -> list[bytes]:
-    """Read the keys of ascending indices that lie close together at once."""
-    first, last = int(indices[0]), int(indices[-1])
-    offsets = pack.index_file.column("key_offsets").span(first, last + 2).tolist()
-    data = pack.index_file.column("key_data").span(offsets[0], offsets[-1]).tobytes()
-    starts = [o - offsets[0] for o in offsets]
-    return [data[starts[i - first] : starts[i - first + 1]] for i in indices.tolist()]
 
 
 def find_similar_keys(pack: Pack, key: bytes) -> list[tuple[int, bytes]]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -148,28 +147,25 @@ def _check(found: Findings, threads: int, decode: bool, structure: bool | Litera
 
 
 def _is_changing(found: Findings) -> bool:
-    """Tell whether another process changed the pack meanwhile; warn of what an append left."""
+    """Tell whether another process changed the pack meanwhile; warn of what an append left.
+
+    While a process changes the pack, it is waited for, but not long.
+    """
     if not found.damages:
         return False
-    if _is_other(found.index.path, found.index.digest):
-        return True
+    until = time.monotonic() + _PATIENCE
+    while time.monotonic() < until:
+        with contextlib.suppress(LockedError), locks.changing(found.index.path):
+            break
+        time.sleep(_STEP)
+    with contextlib.suppress(PackioError, OSError):
+        if Index(found.index.path).digest != found.index.digest:
+            return True
     rest = f"{found.path.name}{indexfile.APPENDING_SUFFIX}"
     if os.path.lexists(found.path.with_name(rest)):
         found.warnings.append(
             f"{rest} is there: an append was cut short; run it again to have all as it should be"
         )
-    return False
-
-
-def _is_other(index: Path, digest: str) -> bool:
-    """Tell whether an index was replaced; wait while a process changes its pack, but not long."""
-    until = time.monotonic() + _PATIENCE
-    while time.monotonic() < until:
-        with contextlib.suppress(LockedError), locks.changing(index):
-            break
-        time.sleep(_STEP)
-    with contextlib.suppress(PackioError, OSError):
-        return Index(index).digest != digest
     return False
 
 
@@ -190,7 +186,15 @@ def locate_index(path: Path) -> Path:
 
 def check_index(found: Findings) -> bool:
     """Check the index; return whether the places of the samples can be relied on."""
-    _check_columns(found)
+    for name in found.index.column_names:
+        try:
+            found.index.column(name).array()
+        except IntegrityError as error:
+            found.tell_of_index(strip_path(error, found.index.path))
+    try:
+        found.table = found.index.files()
+    except IntegrityError as error:
+        found.tell_of_index(strip_path(error, found.index.path))
     _check_metadata(found)
     if found.damages:
         return False
@@ -199,8 +203,13 @@ def check_index(found: Findings) -> bool:
     if not is_folder and name not in {one for one, _, _ in found.table}:
         found.tell_of_index(f"does not list {name}; the index of another pack")
         return False
-    found.kinds = list(_kinds(found.index))
-    for kind in found.kinds:
+    for field in found.index.fields:
+        file, offset, length, crc = (
+            found.index.column(f"{field}/{name}").array()
+            for name in ("file", "offset", "length", "crc32c")
+        )
+        kind = FieldColumns(file, offset, length, crc, np.lexsort((offset, file)), field)
+        found.kinds.append(kind)
         for position in np.flatnonzero(kind.file >= len(found.table)).tolist():
             found.bad.add(position)
             found.tell_of_index(
@@ -209,19 +218,6 @@ def check_index(found: Findings) -> bool:
     whole = not found.damages
     _check_blocks(found)
     return whole
-
-
-def _check_columns(found: Findings) -> None:
-    """Check the columns, and read the table of files."""
-    index = found.index
-    for name in (*index.column_names, None):
-        try:
-            if name is None:
-                found.table = index.files()
-            else:
-                index.column(name).array()
-        except IntegrityError as error:
-            found.tell_of_index(strip_path(error, index.path))
 
 
 def _check_metadata(found: Findings) -> None:
@@ -240,15 +236,6 @@ def _check_metadata(found: Findings) -> None:
         found.tell_of_index(f"its metadata does not parse ({error})")
     if first != len(found.index):
         found.tell_of_index(f"its shards have {first} samples, the pack {len(found.index)}")
-
-
-def _kinds(index: Index) -> Iterator[FieldColumns]:
-    for field in index.fields:
-        file, offset, length, crc = [
-            index.column(f"{field}/{name}").array()
-            for name in ("file", "offset", "length", "crc32c")
-        ]
-        yield FieldColumns(file, offset, length, crc, np.lexsort((offset, file)), field)
 
 
 def _check_blocks(found: Findings) -> None:

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -26,7 +26,6 @@ from packio.system.pools import ThreadPool
 
 _SPAN = 4 << 20  # bytes read at once; more if a value is larger
 _CHUNK = 1024  # samples that are decoded at once
-_Read = Callable[[int, int, int], bytes]  # file, offset (or number), length → bytes
 
 
 class _FileValues(NamedTuple):
@@ -47,13 +46,20 @@ class _Piece(NamedTuple):
     begin: int  # in the file, bytes
     view: np.ndarray  # (n,) uint8
 
-    def bytes(self, offset: int, length: int) -> np.ndarray | None:
-        """Bytes of the file, by offset in the file; None if they lie beyond the end."""
+    def problem_of(self, found: Findings, values: _FileValues, i: int) -> str | None:
+        """What is wrong with a value; None: its bytes are those that were packed."""
+        position, offset, length, crc, field = (int(column[i]) for column in values)
         if not 0 <= offset <= offset + length <= self.size:
-            return None
-        if offset < self.begin:  # values overlap: this one begins in the piece before
-            return np.frombuffer(read_at(self.file.fileno(), length, offset), np.uint8)
-        return self.view[offset - self.begin : offset - self.begin + length]
+            return f"lies beyond the end of the file, which has {self.size} bytes"
+        start = offset - self.begin
+        data: bytes | np.ndarray = self.view[max(start, 0) : start + length]
+        if start < 0:  # values overlap: this one begins in the piece before
+            data = read_at(self.file.fileno(), length, offset)
+        try:
+            data = found.unsplit(position, field, data)
+        except IntegrityError as error:
+            return str(error)
+        return None if crc32c(data) == crc else "CRC32C differs"
 
 
 def _values_of(found: Findings, file: int) -> _FileValues:
@@ -72,18 +78,6 @@ def _values_of(found: Findings, file: int) -> _FileValues:
     columns = [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
     order = np.argsort(columns[1], kind="stable")
     return _FileValues(*(column[order] for column in columns))
-
-
-def _problem_of(found: Findings, span: _Piece, values: _FileValues, i: int) -> str | None:
-    data: bytes | np.ndarray | None
-    data = span.bytes(int(values.offset[i]), int(values.length[i]))
-    if data is None:
-        return f"lies beyond the end of the file, which has {span.size} bytes"
-    try:
-        data = found.unsplit(int(values.position[i]), int(values.field[i]), data)
-    except IntegrityError as error:
-        return str(error)
-    return None if crc32c(data) == values.crc[i] else "CRC32C differs"
 
 
 def check_files(found: Findings, pool: ThreadPool) -> int:
@@ -151,10 +145,8 @@ def _read_through(
         data = file.read(stop - begin)
         digest.update(data)
         span = _Piece(file, size, begin, np.frombuffer(data, np.uint8))
-        for i in range(first, last):
-            problem = _problem_of(found, span, values, i)
-            if problem is not None:
-                problems.append((i, problem))
+        checked = ((i, span.problem_of(found, values, i)) for i in range(first, last))
+        problems += [(i, problem) for i, problem in checked if problem is not None]
         images = last - first - int(np.count_nonzero(values.field[first:last]))
         found.meter.step(images, len(data), len(found.damages) + len(problems))
         begin, first = stop, last
@@ -263,25 +255,19 @@ def decode_values(found: Findings, pool: ThreadPool) -> None:
     decoder = Decoder("auto", "UNCHANGED")
     with contextlib.closing(LocalStore(found.root, names, sizes)) as files:
         for shard, positions in found.shards:
-            read_image: _Read = files.read
+            reader = None
             if found.by_record:
                 if not found.files_of(shard, positions) <= found.intact:
                     continue  # its library may crash over it
                 assert found.format is not None  # noqa: S101 (the metadata were found good)
                 reader = found.format.reader(found.root / shard, found.reading)
-                assert reader is not None  # noqa: S101 (the index says that it is read by one)
-                read_image = functools.partial(_read_record, reader)
-            work = functools.partial(_decode_sample, found, decoder, read_image, files.read)
+            work = functools.partial(_decode_sample, found, decoder, reader, files)
             for start in range(0, len(positions), _CHUNK):
                 list(pool.map(work, positions[start : start + _CHUNK]))
 
 
-def _read_record(reader: Reader, _: int, number: int, __: int) -> bytes:
-    return reader.get(number)
-
-
 def _decode_sample(
-    found: Findings, decoder: Decoder, read_image: _Read, read: _Read, position: int
+    found: Findings, decoder: Decoder, reader: Reader | None, files: LocalStore, position: int
 ) -> None:
     if position in found.bad:
         return
@@ -291,7 +277,8 @@ def _decode_sample(
         if name != IMAGE and place[1] < 0:
             continue  # the sample has no such field
         try:
-            data = (read_image if name == IMAGE else read)(*place)
+            by_number = reader if name == IMAGE else None
+            data = files.read(*place) if by_number is None else by_number.get(place[1])
             data = bytes(found.unsplit(position, number, data))
             if kind in PIXELS:
                 decoder(data, _facts(found, name, position))

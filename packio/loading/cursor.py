@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import operator
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence, Sized
@@ -34,7 +35,6 @@ class EpochBatches(BatchSampler):
     """Batches of a sampler that pass on the epoch that is set here, as transformers sets it."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the sampler, if it has one."""
         set_epoch = getattr(self.sampler, "set_epoch", None)
         if set_epoch is not None:
             set_epoch(epoch)
@@ -44,64 +44,47 @@ class Progress(NamedTuple):
     """How far a rank has got in an epoch, with steps that are left out."""
 
     step: int
-    samples: int = 0  # used in this iteration
-    used: Any = None  # hash of the indices used; None: packio's orders need none
-
-    def after(self, indices: Sequence[int]) -> Progress:
-        """Return how far it has got after the next batch."""
-        used = self.used
-        if used is not None:
-            used = used.copy()
-            try:
-                used.update(np.asarray(indices, "<i8").tobytes())
-            except (TypeError, ValueError):  # indices of a foreign dataset may be anything
-                used.update("".join(map(repr, indices)).encode())
-        return Progress(self.step + 1, self.samples + len(indices), used)
+    # of a sampler that is not packio's:
+    samples: int = 0
+    used: Any = None  # hash of the indices
 
 
 class Epoch:
-    """One iteration of a loader."""
+    """One iteration of a loader.
+
+    ``drawn`` are the batches of the sampler, each with how far the epoch gets by it.
+    """
 
     def __init__(
-        self, number: int, batches: Iterator[list[int]], start: Progress, left_out: Sequence[Span]
-    ) -> None:
+        self, number: int, start: Progress, drawn: Iterator[tuple[Progress, list[int]]],
+        left_out: Sequence[Span], begun: Any, *, resumed: bool,
+    ) -> None:  # fmt: skip
         self.number: int = number
-        self.resumed = False  # whether it is the rest of an epoch that was loaded
-        self.progress, self._drawn = start, start  # after the batches handed out, and drawn
-        self.begun: Any = None  # what the cursor keeps of its beginning, for a state
-        self._left_out = [s for s in left_out if s.epoch == number and s.last >= start.step]
+        self.resumed: bool = resumed  # whether it is the rest of an epoch that was loaded
+        self.progress = start  # after the batches that were handed out
+        self.begun: Any = begun  # what the cursor keeps of its beginning, for a state
+        ahead = [s for s in left_out if s.epoch == number and s.last >= start.step]
+        self._drawn = (d for d in drawn if not steps.is_left_out(ahead, number, d[0].step - 1))
         self._waiting: deque[Progress] = deque()  # taken by workers or threads, not delivered yet
-        self._source = batches
-        self._next = self._following()  # a sampler draws here, at once
-        self.batches: Iterator[list[int]] = self._taken()
+        self._next = next(self._drawn, None)  # a sampler draws here, at once
+        self.batches: Iterator[list[int]] = self._take()
 
-    def _following(self) -> tuple[list[int], Progress] | None:
-        """The next batch that is not left out, and how far the epoch gets by it."""
-        for batch in self._source:
-            step = self._drawn.step
-            self._drawn = self._drawn.after(batch)
-            if not steps.is_left_out(self._left_out, self.number, step):
-                return batch, self._drawn
-        return None
-
-    def _taken(self) -> Iterator[list[int]]:
+    def _take(self) -> Iterator[list[int]]:
         while self._next is not None:
-            batch, progress = self._next
+            progress, batch = self._next
             self._waiting.append(progress)  # first: `is_over` may be asked for by another thread
-            self._next = self._following()
+            self._next = next(self._drawn, None)
             yield batch
 
     @property
     def is_over(self) -> bool:
-        """Whether all batches have been delivered."""
         return self._next is None and not self._waiting
 
-    def delivered(self) -> None:
-        """Note that the next batch has been handed out."""
+    def deliver(self) -> None:
         self.progress = self._waiting.popleft()
 
 
-def cursor_of(
+def make_cursor(
     dataset: Any, sampler: Iterable[int] | None, batches: Iterable[Sequence[int]],
     skip: Iterable[Sequence[int]] = (),
 ) -> Cursor:  # fmt: skip
@@ -141,7 +124,6 @@ class Cursor:
 
     @property
     def next(self) -> int:
-        """Number of the next epoch."""
         return int(self._sampler.epoch)
 
     def set(self, epoch: int) -> None:
@@ -170,13 +152,12 @@ class Cursor:
             set_epoch(epoch.number)
         return epoch
 
-    def delivered(self, epoch: Epoch) -> None:
-        """Note that the next batch of an epoch has been handed out."""
-        epoch.delivered()
-        self._latest = epoch
-
-    def ended(self, epoch: Epoch) -> None:
-        """Note that an epoch has ended: the position is where the next one begins."""
+    def deliver(self, epoch: Epoch, batches: Iterable[Any]) -> Iterator[Any]:
+        """Yield the batches of an epoch; the position is after each, then at the next epoch."""
+        for batch in batches:
+            epoch.deliver()
+            self._latest = epoch
+            yield batch
         self._latest = epoch
 
     def state_dict(self) -> dict[str, Any]:
@@ -211,10 +192,9 @@ class Cursor:
     def _upcoming(self) -> tuple[EpochSlice, Stretch, tuple[Stretch, ...]]:
         """What the next iteration begins with, its stretch, and the run's stretches with it."""
         part, start = self._sampler.upcoming(), self._sampler.start_of
-        where = part.epoch, part.start
-        sizes = self._size, self._sampler.world_size
-        stretches = steps.continued(self._stretches, *where, *sizes, start)
-        return part, steps.of_position(stretches, *where, start), stretches
+        where, sizes = (part.epoch, part.start), (self._size, self._sampler.world_size)
+        stretches = steps.add_stretch(self._stretches, *where, *sizes, start)
+        return part, steps.find_stretch(stretches, *where, start, by="position"), stretches
 
     def _begin(self) -> Epoch:
         part, now, self._stretches = self._upcoming()
@@ -222,10 +202,9 @@ class Cursor:
         if self._loaded is not None:
             was, spans = self._loaded
             steps.check_size(was, spans, now, step)
-        epoch = Epoch(part.epoch, iter(self._batches), Progress(step), self._left_out)
-        part = cast("EpochSlice", self._sampler.latest)  # the first batch has begun it
-        epoch.number, epoch.resumed = part.epoch, part.start > 0
-        epoch.begun = part, step, self._stretches
+        drawn = zip(map(Progress, itertools.count(step + 1)), self._batches, strict=False)
+        begun, resumed = (part, step, self._stretches), part.start > 0
+        epoch = Epoch(part.epoch, Progress(step), drawn, self._left_out, begun, resumed=resumed)
         drops = self._batches is not self._sampler and self._batches.drop_last
         if drops and not step and 0 < part.steps < self._size:
             warnings.warn(
@@ -240,12 +219,11 @@ class Cursor:
     def _state(self, running: Epoch | None) -> dict[str, Any]:
         if running is None:
             part, now, stretches = self._upcoming()
-            taken, step = 0, now.step_at(part.start)
+            first = step = now.step_at(part.start)
         else:
             part, first, stretches = running.begun
-            step, samples, _ = running.progress
-            taken = step - first if self._sampler is self._batches else samples
-        order = self._sampler.state_of(part, taken)
+            step = running.progress.step
+        order = self._sampler.state_of(part, (step - first) * self._size)
         position = {name: order.pop(name) for name in ("epoch", "consumed")}
         return {
             **position, "step": step, "order": order, "stretches": [list(s) for s in stretches],
@@ -257,7 +235,7 @@ class Cursor:
             raise OptionError("the state is of a sampler that is not packio's: of another order")
         stretches = steps.read_stretches(state.get("stretches", ()))
         loaded = steps.read_spans(state.get("left_out"), "left_out")
-        left_out = steps.joined(self._skip, loaded, state["epoch"], state["step"])
+        left_out = steps.merge_spans(self._skip, loaded, state["epoch"], state["step"])
         position = {name: state[name] for name in ("epoch", "consumed")}
         self._sampler.load_state_dict({**state["order"], **position})
         self._stretches, self._left_out = stretches, left_out
@@ -281,7 +259,6 @@ class ForeignCursor(Cursor):
 
     @property
     def next(self) -> int:
-        """Number of the next epoch."""
         return self._number
 
     def _set(self, epoch: int) -> None:
@@ -306,59 +283,54 @@ class ForeignCursor(Cursor):
         skip = 0 if loaded is None else loaded["skip"]
         with torch.random.fork_rng(devices=[], enabled=skip > 0):
             if loaded is not None and skip:
-                self._check_rank(loaded)
                 torch.set_rng_state(loaded["random"])
             generators = [generator.get_state() for generator in self._generators]
             begun = {"generators": generators, "random": torch.get_rng_state()}
-            used, batches = self._drawn(skip)
-            start = Progress(0, used=hashlib.blake2b(digest_size=16))
+            used, batches = self._draw(skip)
+            start = Progress(0, 0, hashlib.blake2b(digest_size=16))
             if loaded is not None and skip:
-                start = start.after(used)._replace(step=loaded["step"])
-                self._check_order(loaded, start, number)
-            epoch = Epoch(number, _placed(batches, number, skip), start, self._left_out)
-        epoch.begun, epoch.resumed = begun, skip > 0
-        return epoch
+                start = Progress(loaded["step"], len(used), _hash(start.used, used))
+                self._check(loaded, start, number)
+            drawn = _count(batches, number, start)
+            return Epoch(number, start, drawn, self._left_out, begun, resumed=skip > 0)
 
-    def _drawn(self, skip: int) -> tuple[list[int], Iterator[list[int]]]:
+    def _draw(self, skip: int) -> tuple[list[int], Iterator[list[int]]]:
         """The indices that were used, and the batches that follow.
 
         A sampler that may draw random numbers draws an epoch of them now: as many batches as it
         says that it has. It may have more, or no end.
         """
-        if skip and _is_plain(self._batches):  # any batch size
+        if _is_plain(self._batches):  # any batch size
+            indices = iter(self._batches.sampler)
+            used = list(itertools.islice(indices, skip))
             size, drop_last = self._batches.batch_size, self._batches.drop_last
-            indices = list(self._batches.sampler)
-            return indices[:skip], iter(BatchSampler(indices[skip:], size, drop_last))
-        used: list[int] = []
-        batches = map(list, self._batches)
-        while len(used) < skip:
-            used += next(batches, [-1] * skip)  # it ends too early: not the order of the state
-        try:
-            count = len(cast("Sized", self._batches))
-        except TypeError:  # no length, or one that asks a sampler without any
-            return used, batches
+            batches = iter(BatchSampler(cast("Any", indices), size, drop_last))
+        else:
+            used, batches = [], map(list, self._batches)
+            while len(used) < skip:
+                used += next(batches, [-1] * skip)  # it ends too early: not the order of the state
+        count = operator.length_hint(self._batches)  # 0: it does not say
         if isinstance(self._sampler, SequentialSampler) or count > _MOST_AHEAD:
-            return used, batches
+            count = 0
         return used, itertools.chain(list(itertools.islice(batches, count)), batches)
 
-    def _check_order(self, loaded: dict[str, Any], start: Progress, number: int) -> None:
-        same_rank = loaded["rank"] == ranks.current()[0]
-        same = not same_rank or start.used.hexdigest() == loaded["digest"]
-        if start.samples != loaded["skip"] or not same:
-            raise OptionError(
-                f"{type(self._sampler or self._batches).__name__} gives another order than the one "
-                f"that the state is of: the first {loaded['skip']} indices of epoch {number} "
-                "differ; seed its generator as before, and keep its batches"
-            )
-
-    def _check_rank(self, loaded: dict[str, Any]) -> None:
+    def _check(self, loaded: dict[str, Any], start: Progress, number: int) -> None:
+        """Check that rank and order are those of the state that was loaded."""
         rank, world_size = ranks.current()
-        same = rank == loaded["rank"] or isinstance(self._sampler, DistributedSampler)
-        if not same or world_size != loaded["world_size"]:
+        same = rank == loaded["rank"]
+        any_rank = same or isinstance(self._sampler, DistributedSampler)
+        if not any_rank or world_size != loaded["world_size"]:
             raise OptionError(
                 f"the state is of rank {loaded['rank']} of {loaded['world_size']}, this is rank "
                 f"{rank} of {world_size}: a sampler that is not packio's needs a state of its own "
                 "on each rank, and as many ranks; packio.ShuffleSampler does not"
+            )
+        is_other = same and start.used.hexdigest() != loaded["digest"]
+        if is_other or start.samples != loaded["skip"]:
+            raise OptionError(
+                f"{type(self._sampler or self._batches).__name__} gives another order than the one "
+                f"that the state is of: the first {loaded['skip']} indices of epoch {number} "
+                "differ; seed its generator as before, and keep its batches"
             )
 
     def _state(self, running: Epoch | None) -> dict[str, Any]:
@@ -382,7 +354,7 @@ class ForeignCursor(Cursor):
         if size is not None and ours is not None:
             now = Stretch(state["epoch"], step, 0, ours, 1)
             steps.check_size(now._replace(batch_size=size), loaded, now, step)
-        self._left_out = steps.joined(self._skip, loaded, state["epoch"], step)
+        self._left_out = steps.merge_spans(self._skip, loaded, state["epoch"], step)
         self._loaded, self._number = dict(state), state["epoch"]
 
 
@@ -426,9 +398,22 @@ class ResumableLoader:
         self._cursor.load_state_dict(state)
 
 
-def _placed(batches: Iterator[list[Any]], epoch: int, first: int) -> Iterator[list[Any]]:
-    """Give the indices of a foreign sampler places in the epoch, counted over all ranks."""
+def _count(
+    batches: Iterator[list[Any]], epoch: int, at: Progress
+) -> Iterator[tuple[Progress, list[Any]]]:
+    """Count the batches of a foreign sampler, whose indices get places, counted over all ranks."""
     rank, world_size = ranks.current()
     for batch in batches:
-        yield draws.numbered(batch, epoch, first * world_size + rank, world_size)
-        first += len(batch)
+        first = at.samples * world_size + rank
+        at = Progress(at.step + 1, at.samples + len(batch), _hash(at.used, batch))
+        yield at, draws.numbered(batch, epoch, first, world_size)
+
+
+def _hash(before: Any, indices: Sequence[Any]) -> Any:
+    """The hash of more indices."""
+    used = before.copy()
+    try:
+        used.update(np.asarray(indices, "<i8").tobytes())
+    except (TypeError, ValueError):  # indices of a foreign dataset may be anything
+        used.update("".join(map(repr, indices)).encode())
+    return used

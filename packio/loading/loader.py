@@ -18,7 +18,7 @@ from packio.datasets.lookahead import unwrap_subset, with_lookahead, wrap_subset
 from packio.errors import OptionError
 from packio.images import tensors
 from packio.images.devices import numbered
-from packio.loading.cursor import Epoch, EpochBatches, ResumableLoader, cursor_of
+from packio.loading.cursor import Epoch, EpochBatches, ResumableLoader, make_cursor
 from packio.loading.devices import DevicePrefetcher
 from packio.loading.prefetching import prefetch
 from packio.loading.samplers import DefaultSampler, check_length
@@ -164,7 +164,7 @@ class Loader(ResumableLoader):
         self.persistent_workers: bool = persistent_workers
         self.worker_init_fn: Callable[[int], None] | None = worker_init_fn
         self.multiprocessing_context: Any = multiprocessing_context
-        self._cursor = cursor_of(dataset, sampler, batch_sampler, skip or ())
+        self._cursor = make_cursor(dataset, sampler, batch_sampler, skip or ())
         self.device: torch.device | None = None if device is None else torch.device(device)
         self._send: Callable[[Iterable[Any]], Iterable[Any]] = iter
         if self.device is not None:
@@ -211,10 +211,8 @@ class Loader(ResumableLoader):
     def __iter__(self) -> Iterator[Any]:
         epoch = self._cursor.begin()
         with contextlib.ExitStack() as stack:
-            for batch in self._send(stack.enter_context(self._source(epoch))):
-                self._cursor.delivered(epoch)
-                yield batch
-        self._cursor.ended(epoch)
+            batches = self._send(stack.enter_context(self._source(epoch)))
+            yield from self._cursor.deliver(epoch, batches)
 
     @contextlib.contextmanager
     def _source(self, epoch: Epoch) -> Iterator[Iterable[Any]]:

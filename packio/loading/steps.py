@@ -30,11 +30,9 @@ class Stretch(NamedTuple):
 
     @property
     def samples(self) -> int:
-        """Samples of a step, of all ranks together."""
-        return self.batch_size * self.world_size
+        return self.batch_size * self.world_size  # of all ranks together
 
     def position_of(self, step: int) -> int:
-        """First position of a step of this stretch."""
         return self.position + (step - self.step) * self.samples
 
     def step_at(self, position: int) -> int:
@@ -54,31 +52,24 @@ Start = Callable[[int, int], int]  # epoch, number of ranks → first position o
 
 
 def at_zero(epoch: int, world_size: int) -> int:  # noqa: ARG001 (of a `Start`)
-    """The first position of an epoch whose positions count from 0."""
     return 0
 
 
-def of_step(stretches: Sequence[Stretch], epoch: int, step: int, start: Start = at_zero) -> Stretch:
-    """Find the stretch of a step; a step before the first stretch has that stretch's size."""
-    found = [s for s in stretches if s[:2] <= (epoch, step)]
-    return _in_epoch(found[-1] if found else stretches[0], epoch, start)
-
-
-def of_position(
-    stretches: Sequence[Stretch], epoch: int, position: int, start: Start = at_zero
+def find_stretch(
+    stretches: Sequence[Stretch], epoch: int, at: int, start: Start = at_zero, *, by: str = "step"
 ) -> Stretch:
-    """Find the stretch of a position, as `of_step`."""
-    found = [s for s in stretches if (s.epoch, s.position) <= (epoch, position)]
-    return _in_epoch(found[-1] if found else stretches[0], epoch, start)
+    """Find the stretch of a step, or of a position; before the first stretch, steps have its size.
 
-
-def _in_epoch(stretch: Stretch, epoch: int, start: Start) -> Stretch:
+    ``by`` is "step" or "position": what ``at`` is.
+    """
+    found = [s for s in stretches if (s.epoch, getattr(s, by)) <= (epoch, at)]
+    stretch = found[-1] if found else stretches[0]
     if stretch.epoch == epoch:
         return stretch
     return stretch._replace(epoch=epoch, step=0, position=start(epoch, stretch.world_size))
 
 
-def continued(
+def add_stretch(
     stretches: Sequence[Stretch], epoch: int, position: int, batch_size: int, world_size: int,
     start: Start = at_zero,
 ) -> tuple[Stretch, ...]:  # fmt: skip
@@ -89,19 +80,16 @@ def continued(
     first = -_MOST if position <= 0 else position
     kept = [s for s in stretches if (s.epoch, s.position) < (epoch, first)]
     whole = Stretch(epoch, 0, start(epoch, world_size), batch_size, world_size)
-    before = of_position(kept, epoch, position, start) if kept else whole
+    before = find_stretch(kept or [whole], epoch, position, start, by="position")
     step = 0 if position <= 0 else before.step_at(position)
-    same = before[3:] == whole[3:] and before.position_of(step) == position
-    if not same:
+    if before[3:] != whole[3:] or before.position_of(step) != position:
         kept.append(whole._replace(step=step, position=position))
-    return tuple(kept) if kept else (whole,)
+    return tuple(kept or [whole])
 
 
 def read_stretches(values: Iterable[Sequence[int]]) -> tuple[Stretch, ...]:
     """Read the stretches of a state."""
-    found = tuple(
-        Stretch(*_counts(v, len(Stretch._fields), "stretches", least=-_MOST)) for v in values
-    )
+    found = tuple(Stretch(*_check_numbers(v, 5, "stretches", least=-_MOST)) for v in values)
     sizes = [min(s.epoch, s.step, s.batch_size - 1, s.world_size - 1, _MOST_RANKS - s.world_size,
                  s.position + s.world_size - 1) for s in found]  # fmt: skip
     if min(sizes, default=0) < 0 or list(found) != sorted(found):
@@ -112,27 +100,27 @@ def read_stretches(values: Iterable[Sequence[int]]) -> tuple[Stretch, ...]:
 
 def read_spans(values: Iterable[Sequence[int]] | None, name: str = "skip") -> tuple[Span, ...]:
     """Read spans of steps; those that touch or overlap become one."""
-    found = [Span(*_counts(v, len(Span._fields), name)) for v in values or ()]
+    found = [Span(*_check_numbers(v, 3, name)) for v in values or ()]
     for span in found:
         if span.first > span.last:
             raise OptionError(f"{name}={tuple(span)}: expected a first step up to the last step")
     merged: list[Span] = []
     for span in sorted(found):
-        last = merged[-1] if merged else None
-        if last is not None and last.epoch == span.epoch and span.first <= last.last + 1:
+        last = merged[-1] if merged else Span(-1, 0, 0)
+        if last.epoch == span.epoch and span.first <= last.last + 1:
             merged[-1] = last._replace(last=max(last.last, span.last))
         else:
             merged.append(span)
     return tuple(merged)
 
 
-def _counts(value: Any, many: int, name: str, *, least: int = 0) -> tuple[int, ...]:
+def _check_numbers(value: Any, many: int, name: str, *, least: int = 0) -> tuple[int, ...]:
     try:
         numbers = tuple(value)
     except TypeError:
         numbers = ()
     if len(numbers) != many or any(type(n) is not int or not least <= n <= _MOST for n in numbers):
-        expected = "(epoch, first step, last step)" if many == len(Span._fields) else "a stretch"
+        expected = "(epoch, first step, last step)" if many == 3 else "a stretch"
         raise OptionError(
             f"{name}: {reprlib.repr(value)}; expected {expected}, integers of at least 0"
         )
@@ -140,11 +128,10 @@ def _counts(value: Any, many: int, name: str, *, least: int = 0) -> tuple[int, .
 
 
 def is_left_out(spans: Iterable[Span], epoch: int, step: int) -> bool:
-    """Tell whether a step is in one of some spans."""
     return any(s.epoch == epoch and s.first <= step <= s.last for s in spans)
 
 
-def joined(
+def merge_spans(
     asked: Sequence[Span], loaded: Sequence[Span], epoch: int, step: int
 ) -> tuple[Span, ...]:
     """Put the spans of a loader and of a state that it loads together: both are left out."""

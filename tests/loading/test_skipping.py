@@ -197,25 +197,27 @@ def test_a_stretch_knows_where_each_step_of_a_run_began(case: int) -> None:
     taken: list[tuple[int, int, int, int, int]] = []  # epoch, step, position, sizes
     for _ in range(r.randint(1, 8)):
         sizes = r.choice([(4, 1), (2, 2), (3, 1), (4, 2), (5, 3)])
-        stretches = steps.continued(stretches, epoch, position, *sizes)
+        stretches = steps.add_stretch(stretches, epoch, position, *sizes)
         for _ in range(r.randint(1, 12)):
             step = taken[-1][1] + 1 if taken and taken[-1][0] == epoch else 0
             taken.append((epoch, step, position, *sizes))
             position += sizes[0] * sizes[1]
             if position >= count:
                 epoch, position = epoch + 1, 0
-                stretches = steps.continued(stretches, epoch, position, *sizes)
+                stretches = steps.add_stretch(stretches, epoch, position, *sizes)
         if r.random() < 0.4:  # an earlier state is loaded: what came later did not happen
             del taken[r.randrange(len(taken)) + 1 :]
             epoch, step, position, *last = taken[-1]
             position += last[0] * last[1]
             if position >= count:
                 epoch, position = epoch + 1, 0
-    stretches = steps.continued(stretches, epoch, position, 1, 1)
+    stretches = steps.add_stretch(stretches, epoch, position, 1, 1)
     for epoch, step, position, *own in taken:
-        found = steps.of_step(stretches, epoch, step)
+        found = steps.find_stretch(stretches, epoch, step)
         assert (found.position_of(step), *found[3:]) == (position, *own)
-        assert steps.of_position(stretches, epoch, position).step_at(position) == step
+        assert (
+            steps.find_stretch(stretches, epoch, position, by="position").step_at(position) == step
+        )
     assert len(stretches) <= len({(e, *s) for e, _, _, *s in taken}) * 3 + 2
     again = steps.read_stretches([list(s) for s in stretches])
     assert again == stretches
@@ -224,7 +226,7 @@ def test_a_stretch_knows_where_each_step_of_a_run_began(case: int) -> None:
 def test_equal_sizes_make_one_stretch_however_often_a_run_is_resumed() -> None:
     stretches: tuple[Stretch, ...] = ()
     for epoch, position in ((0, 0), (0, 24), (1, 0), (4, 8), (4, 24), (5, 0)):
-        stretches = steps.continued(stretches, epoch, position, 4, 2)
+        stretches = steps.add_stretch(stretches, epoch, position, 4, 2)
     assert stretches == (Stretch(0, 0, 0, 4, 2),)
 
 
@@ -235,10 +237,10 @@ def test_an_epoch_begins_with_step_0_wherever_the_epoch_before_ended() -> None:
         return -1
 
     for position in (0, -2, -1):
-        stretches = steps.continued((), 0, 0, 1, 3, start)
-        stretches = steps.continued(stretches, 5, position, 1, 3, start)
+        stretches = steps.add_stretch((), 0, 0, 1, 3, start)
+        stretches = steps.add_stretch(stretches, 5, position, 1, 3, start)
         for step in (0, 2):  # also after it was resumed
             at = position + 3 * step
-            stretches = steps.continued(stretches, 5, at, 1, 3, start)
-            assert steps.of_step(stretches, 5, step, start).position_of(step) == at
-            assert steps.of_position(stretches, 5, at, start).step_at(at) == step
+            stretches = steps.add_stretch(stretches, 5, at, 1, 3, start)
+            assert steps.find_stretch(stretches, 5, step, start).position_of(step) == at
+            assert steps.find_stretch(stretches, 5, at, start, by="position").step_at(at) == step

@@ -131,7 +131,7 @@ class _Run(NamedTuple):
     drop_last: bool
 
     def size_of(self, step: int) -> Stretch:
-        return spans.of_step(self.stretches, self.epoch, step, self.sampler.start_of)
+        return spans.find_stretch(self.stretches, self.epoch, step, self.sampler.start_of)
 
     def indices(self, step: int, rank: int) -> Sequence[Any] | None:
         """The indices of a batch; None: the epoch has ended before."""
@@ -202,7 +202,7 @@ def _find_stretches(
         return told
     start = Stretch(0, 0, 0, 0, 1)
     if told:
-        start = told[-1] if epoch is None else spans.of_step(told, epoch, 0)
+        start = told[-1] if epoch is None else spans.find_stretch(told, epoch, 0)
     batch_size = batch_size or start.batch_size
     if not batch_size:
         raise OptionError("no state says how large a batch was; say batch_size=")

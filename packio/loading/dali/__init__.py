@@ -14,7 +14,7 @@ from packio.batches.framing import Settings
 from packio.errors import OptionError
 from packio.images.decoders import MAX_PIXELS, Decoder
 from packio.images.geometry import Geometry
-from packio.loading.cursor import ResumableLoader, cursor_of
+from packio.loading.cursor import ResumableLoader, make_cursor
 from packio.loading.dali.pipelines import Feeder, Options, Runner, import_dali
 from packio.loading.devices import Preparation
 from packio.loading.prefetching import prefetch
@@ -128,23 +128,21 @@ class DaliLoader(ResumableLoader):
             skip=on_error == "skip",
         )  # fmt: skip
         batches = torch.utils.data.BatchSampler(sampler, batch_size, drop_last)
-        self._cursor = cursor_of(self._feeder, sampler, batches)
+        self._cursor = make_cursor(self._feeder, sampler, batches)
         self._runner = Runner(options, functools.partial(self._feeder, settle=True))
         self._ahead = prefetch_factor
 
     def __iter__(self) -> Iterator[Any]:
         epoch = self._cursor.begin()
         with prefetch(map(self._feeder, epoch.batches), self._ahead) as made:
-            for batch, images in self._runner.run(made):
+            for batch, images in self._cursor.deliver(epoch, self._runner.run(made)):
                 for error in batch.errors:
                     warnings.warn(f"replaced by another sample of its batch: {error}", stacklevel=2)
                 self.replaced += len(batch.errors)
-                self._cursor.delivered(epoch)
                 labels = None
                 if self.pack.labels is not None:
                     labels = torch.from_numpy(self.pack.take_labels(batch.positions))
                 yield self._hand_over(len(batch.data), images, labels)
-        self._cursor.ended(epoch)
 
     def _hand_over(self, size: int, images: Any, labels: torch.Tensor | None) -> Any:
         """Turn the first images of DALI's batch into tensors that later batches do not change.

@@ -41,7 +41,7 @@ import numpy as np
 from torch.utils.data import Dataset
 
 import packio
-from packio.loading.permuting import permuted
+from packio.loading.permuting import permute
 
 SAMPLES, BATCH, RANKS = 10**10, 256, 1024
 FEW, FEWER = 20_480, 2560  # further indices, of one rank of 1 and of 1,024
@@ -173,7 +173,7 @@ def chi_square(counts: np.ndarray) -> dict[str, float]:
 def uniformity() -> dict[str, Any]:
     """Chi-square of small orders, and of a part of a large one."""
     weights = 5 ** np.arange(5)
-    codes = [int(permuted(np.arange(5), 5, key) @ weights) for key in range(ORDERS)]
+    codes = [int(permute(np.arange(5), 5, key) @ weights) for key in range(ORDERS)]
     orders = np.unique(codes, return_counts=True)[1]
     indices = np.fromiter(packio.ShuffleSampler(SAMPLES, 1), np.int64, DRAWN)
     bins = np.bincount(indices // (SAMPLES // BINS), minlength=BINS)

@@ -47,11 +47,16 @@ def mixes(*values: int | np.ndarray) -> np.ndarray:
     state = np.zeros(1, np.uint64)
     for value in values:
         number = np.uint64(value & _MASK) if isinstance(value, int) else value.astype(np.uint64)
-        z = (state ^ number) + np.uint64(_GAMMA)
-        z = (z ^ z >> _30) * _M1
-        z = (z ^ z >> _27) * _M2
-        state = z ^ z >> _31
+        state = scramble((state ^ number) + np.uint64(_GAMMA))
     return state
+
+
+def scramble(z: np.ndarray) -> np.ndarray:
+    """Mix the bits of each number: (n,) uint64, by the last steps of SplitMix64."""
+    z = (z ^ z >> _30) * _M1
+    z = (z ^ z >> _27) * _M2
+    mixed: np.ndarray = z ^ z >> _31
+    return mixed
 
 
 def digest(indices: Sequence[int] | np.ndarray) -> int:

@@ -79,6 +79,7 @@ class Guesses:
     def _forget(self) -> None:
         self._process, self._trust = os.getpid(), 1
         self._course: Any = None  # the `packio.loading.order.Course` of the batch that came last
+        self._sampler: Any = None  # of the course; None: unknown
         self._step = self._stride = self._size = 0  # of the batch that came last
         self._coming: deque[list[Drawn]] = deque()  # guessed, and not come yet
 
@@ -93,13 +94,16 @@ class Guesses:
         with self._lock:
             if self._process != os.getpid():
                 self._forget()
+            if first.course != self._course:
+                self._sampler = first.course.make_sampler(data)
             anew = self._compare(first.course, first.position, batch)
-            later = list(self._guessed(data, len(batch)))
+            later = list(self._guess(len(batch)))
             return BatchWithLookahead(batch, later if self._trust else (), anew=anew)
 
     def _compare(self, course: Any, position: int, batch: Sequence[int]) -> bool:
         """Compare a batch with the guess; return whether what was guessed will not come."""
-        step, size, before = course.step_of(position), len(batch), self._step
+        step = (position - course.part.start) // course.part.world_size
+        size, before = len(batch), self._step
         is_other: bool = course != self._course
         is_wrong = bool(self._coming) and (is_other or self._coming[0] != list(batch))
         self._step = step
@@ -118,14 +122,14 @@ class Guesses:
             self._coming.clear()
         return is_other or is_wrong
 
-    def _guessed(self, data: Any, size: int) -> Iterator[list[Drawn]]:
+    def _guess(self, size: int) -> Iterator[list[Drawn]]:
         """Guess more batches, as many as the guesses are trusted."""
-        most = max(1, min(self._trust, math.ceil(AHEAD / size)))
-        while self._course is not None and len(self._coming) < most:
+        most, part = max(1, min(self._trust, math.ceil(AHEAD / size))), self._course.part
+        while self._sampler is not None and len(self._coming) < most:
             step = self._step + self._stride * (len(self._coming) + 1)
-            batch = self._course.batch(data, step, size)
-            if batch is None:
+            if not 0 <= step <= part.steps - size:
                 return
+            batch = self._sampler.at(part.positions(step, step + size), part.epoch)
             self._coming.append(batch)
             yield batch
 

@@ -25,7 +25,7 @@ from packio.datasets.sizes import Bucket, BucketCounts, image_sizes
 from packio.errors import OptionError
 from packio.images.bucketing import Buckets, choose_buckets, is_small
 from packio.loading.order import EpochSlice, Order
-from packio.loading.permuting import permuted, runs
+from packio.loading.permuting import permute, runs
 
 Self = TypeVar("Self", bound="BucketSampler")
 
@@ -117,6 +117,7 @@ class BucketSampler(Order[list[Drawn]]):
         buckets = choose_buckets(sizes, area, step, max_ratio)
         found = _assign_samples(data, buckets, drop_small=drop_small)
         self._found, self._counts = found, found.counts
+        self._last_chunk = max(1, _MOST // batch_size)
         self._starts = np.cumsum(found.counts) - found.counts
         self.buckets: tuple[Bucket, ...] = found.buckets
         self.data_length: int = len(found.order) + found.small
@@ -164,13 +165,6 @@ class BucketSampler(Order[list[Drawn]]):
             leftovers = epochs * self.count - given * self.batch_size
         return {"small": self._found.small, "leftovers": leftovers}
 
-    def __len__(self) -> int:
-        """Batches that this rank takes in the whole running epoch, or else in the next one."""
-        self._told = self.world_size
-        running = self.latest if self._open else None
-        epoch = self.epoch if running is None else running.epoch
-        return self._steps(epoch, self.start_of(epoch, self._told), self._told)
-
     def end_of(self, epoch: int) -> int:
         """Position where an epoch ends."""
         return int(self._blocks_of(epoch).sum()) * self._batches_of_block
@@ -183,9 +177,6 @@ class BucketSampler(Order[list[Drawn]]):
         if self.leftovers != "carry":
             return None
         return part.consumed(part.steps) - self.end_of(part.epoch)
-
-    def _chunk(self, world_size: int) -> int:
-        return max(1, _MOST // self.batch_size)
 
     def check(self: Self, state: Mapping[str, Any]) -> Self:
         """Refuse a state that belongs to another order; return the sampler."""
@@ -235,40 +226,31 @@ class BucketSampler(Order[list[Drawn]]):
         Negative positions, in which earlier epochs end, are there where leftovers are carried.
         Those behind the end begin anew.
         """
-        ranks = self._batches_of_block
-        epochs, places = self._find_epochs(positions, epoch)
+        ranks, number = self._batches_of_block, epoch
+        # the epoch that each batch is of, and its place there, which no other batch has
+        epochs, places = np.full_like(positions, epoch), positions.copy()
+        while self.leftovers == "carry" and (earlier := places < 0).any():
+            number -= 1
+            epochs[earlier] = number
+            places[earlier] += self.end_of(number)
         bucket, start = np.empty_like(places), np.empty_like(places)
         for number, part in runs(epochs):
             ends = np.cumsum(self._blocks_of(number))
-            block = places[part] // ranks
+            block = places[part] % max(int(ends[-1]) * ranks, 1) // ranks
             if self.shuffle:
-                block = permuted(block, int(ends[-1]), draws.mix(self.seed, number, _BLOCKS))
+                block = permute(block, int(ends[-1]), draws.mix(self.seed, number, _BLOCKS))
             bucket[part] = np.searchsorted(ends, block, "right")
             nth = block - np.append(0, ends)[bucket[part]]
             nth += self._blocks_before(number)[bucket[part]]
             start[part] = nth * self.batch_size * ranks
         samples, edges = self._find_samples(epochs, bucket, start, places % ranks)
-        before = {number: self._batches_before(number) for number, _ in runs(epochs)}
-        before[epoch] = self._batches_before(epoch)
         batches = []
-        each = zip(positions.tolist(), bucket.tolist(), epochs.tolist(), strict=True)
-        for number, (position, of, own) in enumerate(each):
-            # of the epoch that the batch is of, in which no other batch has this place
-            first = (position + before[epoch] - before[own]) * self.batch_size
-            size, indices = self.buckets[of].size, samples[edges[number] : edges[number + 1]]
+        each = zip(places.tolist(), bucket.tolist(), epochs.tolist(), strict=True)
+        for number, (place, of, own) in enumerate(each):
+            first, size = place * self.batch_size, self.buckets[of].size
+            indices = samples[edges[number] : edges[number + 1]]
             batches.append([Drawn(i, own, first + n, size) for n, i in enumerate(indices)])
         return batches
-
-    def _find_epochs(self, positions: np.ndarray, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """The epoch that each position is of, and the position there."""
-        epochs, places, number = np.full_like(positions, epoch), positions.copy(), epoch
-        if self.leftovers != "carry":
-            return epochs, places % max(self.end_of(epoch), 1)
-        while (earlier := places < 0).any():
-            number -= 1
-            epochs[earlier] = number
-            places[earlier] += self.end_of(number)
-        return epochs, places
 
     def _find_samples(
         self, epochs: np.ndarray, bucket: np.ndarray, start: np.ndarray, rank: np.ndarray
@@ -291,12 +273,13 @@ class BucketSampler(Order[list[Drawn]]):
         if self.leftovers == "carry":
             turn, place = np.divmod(place, self._counts[mine])
         if self.shuffle:
-            by_order = np.lexsort((turn, mine))
-            for number, part in runs(mine[by_order]):
-                some = by_order[part]
-                for own, same in runs(turn[some]):
-                    key, at = draws.mix(self.seed, number, own, _SAMPLES), some[same]
-                    place[at] = permuted(place[at], int(self._counts[number]), key)
+            orders = (turn - turn.min(initial=0)) * len(self._counts) + mine
+            by_order = np.argsort(orders, kind="stable")
+            for _, part in runs(orders[by_order]):
+                at = by_order[part]
+                number = int(mine[at[0]])
+                key = draws.mix(self.seed, number, int(turn[at[0]]), _SAMPLES)
+                place[at] = permute(place[at], int(self._counts[number]), key)
         return self._found.order[self._starts[mine] + place].tolist(), edges.tolist()
 
 
@@ -317,12 +300,9 @@ def _assign_samples(data: Any, buckets: Buckets, *, drop_small: bool) -> _Assign
     parts, counts = [], np.zeros(nowhere + 1, np.int64)
     for height, width in image_sizes(data):
         numbers = buckets.assign(height, width)
-        if drop_small:
-            kept = ~is_small(height, width, *buckets.of(numbers))
-            tally.add(height[kept], width[kept], numbers[kept])
-            numbers[~kept] = nowhere
-        else:
-            tally.add(height, width, numbers)
+        kept = ~(is_small(height, width, *buckets.of(numbers)) & drop_small)
+        tally.add(height[kept], width[kept], numbers[kept])
+        numbers[~kept] = nowhere
         counts += np.bincount(numbers, minlength=nowhere + 1)
         parts.append(numbers.astype(np.uint8 if nowhere < 1 << 8 else np.uint16))
         digest.update(parts[-1].tobytes())

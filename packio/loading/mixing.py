@@ -13,11 +13,10 @@ from packio.batches import draws
 from packio.batches.draws import Drawn
 from packio.errors import OptionError
 from packio.loading.order import Order
-from packio.loading.permuting import permuted, permuted_each, runs
+from packio.loading.permuting import permute, permute_each, runs
 
 _ARRANGEMENT, _PASS, _PHASE = 0x6D6978, 0x70617373, 0x7068617365  # what random numbers are for
 _BLOCK = 4096  # positions of which each dataset has its share, at random places
-_FEW, _SPAN = 64, 16 * _BLOCK  # positions of a rank, or of all ranks, that are computed together
 
 
 class MixedSampler(Order[Drawn]):
@@ -45,6 +44,10 @@ class MixedSampler(Order[Drawn]):
             has no samples, or the rank is not below the world size.
     """
 
+    _names = ("sizes", "weights")
+    _options = ("seed", "weights", "samples_per_epoch")
+    _span = 16 * _BLOCK  # each block that is touched costs
+
     def __init__(
         self,
         data: Any,
@@ -62,7 +65,7 @@ class MixedSampler(Order[Drawn]):
         places = getattr(data, "places", None)  # if the datasets' samples take turns
         self._at = None if places is None else np.argsort(places)
         self.weights: list[float] = [float(weight) for weight in weights]
-        self._check_weights()
+        _check_weights(self.weights, self.sizes)
         count = sum(self.sizes) if samples_per_epoch is None else samples_per_epoch
         if count < 0:
             raise OptionError(f"samples_per_epoch={count}: expected at least 0")
@@ -75,27 +78,10 @@ class MixedSampler(Order[Drawn]):
         nothing = np.empty(0, np.int64)
         self._latest_block = (-1, -1, -1), (nothing, nothing)  # number, epoch and seed; its turns
 
-    def _check_weights(self) -> None:
-        sizes, weights = self.sizes, self.weights
-        if len(sizes) != len(weights) or not sizes:
-            raise OptionError(
-                f"{len(weights)} weights for {len(sizes)} datasets; expected one each"
-            )
-        if not all(0 <= w < math.inf for w in weights) or not any(weights):
-            raise OptionError(f"weights={weights}: expected numbers of at least 0, not all 0")
-        for number, (size, weight) in enumerate(zip(sizes, weights, strict=True)):
-            if weight and not size:
-                raise OptionError(f"weights: {weight} for dataset {number}, which has no samples")
-
-    @property
-    def order(self) -> dict[str, Any]:
-        """What the order depends on, beside the epoch."""
-        return {**super().order, "sizes": self.sizes, "weights": self.weights}
-
     @classmethod
     def of_order(
         cls, order: Mapping[str, Any], data: Any, *, drop_last: bool = False
-    ) -> MixedSampler:
+    ) -> Order[Any]:
         """Make the sampler of an order; see `Order.of_order`."""
         sizes = [len(n) for n in getattr(data, "datasets", [data])]
         if sizes != list(order["sizes"]):
@@ -103,38 +89,32 @@ class MixedSampler(Order[Drawn]):
                 f"the state mixes datasets of {order['sizes']} samples; these have {sizes}: give "
                 "the same datasets, in the same order"
             )
-        return cls(
-            data if hasattr(data, "datasets") else sizes, order["weights"], order["seed"],
-            samples_per_epoch=order["samples"], rank=0, world_size=1, drop_last=drop_last,
-        ).check(order)  # fmt: skip
+        parts = data if hasattr(data, "datasets") else sizes
+        return super().of_order(order, parts, drop_last=drop_last)
 
     def _indices(self, positions: np.ndarray, epoch: int) -> np.ndarray:
         owners, turns = np.empty_like(positions), np.empty_like(positions)
         for block, part in runs(positions // _BLOCK):
             mine = positions[part] - block * _BLOCK
             owners[part], turns[part] = (of[mine] for of in self._block(block, epoch))
-        return self._drawn(owners, turns, epoch)
-
-    def _chunk(self, world_size: int) -> int:
-        return min(_BLOCK, max(_FEW, _SPAN // world_size))  # each block that is touched costs
+        return self._find_samples(owners, turns, epoch)
 
     def _block(self, block: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Find the owners of a block's positions, and which of its turns each owner has there."""
         which, found = self._latest_block
         if which != (block, epoch, self.seed):
             before, owners = self._owners(block, epoch)
-            found = owners, before[owners] + _earlier(owners)
+            found = owners, before[owners] + _count_earlier(owners)
             self._latest_block = (block, epoch, self.seed), found  # at once: another thread reads
         return found
 
     def _owners(self, block: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Count each dataset's samples before a block; find the owners of its positions."""
         start, stop = block * _BLOCK, min((block + 1) * _BLOCK, self.count)
-        before, after = (self._before(position, epoch) for position in (start, stop))
-        there = [last - first for first, last in zip(before, after, strict=True)]
-        owners = np.repeat(np.arange(len(there)), there)
+        before, after = (np.array(self._before(position, epoch)) for position in (start, stop))
+        owners = np.repeat(np.arange(len(before)), after - before)
         key = draws.mix(self.seed, epoch, block, _ARRANGEMENT)
-        return np.array(before), owners[permuted(np.arange(stop - start), stop - start, key)]
+        return before, owners[permute(np.arange(stop - start), stop - start, key)]
 
     def _before(self, position: int, epoch: int) -> list[int]:
         """Count the samples of each dataset before the start of a block.
@@ -149,21 +129,28 @@ class MixedSampler(Order[Drawn]):
             left, total = left - counts[-1], total - share
         return counts
 
-    def _drawn(self, owners: np.ndarray, turns: np.ndarray, epoch: int) -> np.ndarray:
+    def _find_samples(self, owners: np.ndarray, turns: np.ndarray, epoch: int) -> np.ndarray:
         """Find the sample that a dataset gives at each of its turns of an epoch."""
         indices = np.empty_like(owners)
         for owner in np.flatnonzero(np.bincount(owners)).tolist():
             size, slots = self.sizes[owner], np.flatnonzero(owners == owner)
             passes, places = np.divmod(turns[slots] + epoch * self.shares[owner], size)
-            first, last = int(passes[0]), int(passes[-1])
-            if first == last:
-                key = draws.mix(self.seed, owner, first, _PASS)
-                found = permuted(places, size, key)
+            if (passes == passes[0]).all():
+                found = permute(places, size, draws.mix(self.seed, owner, int(passes[0]), _PASS))
             else:
-                keys = draws.mixes(self.seed, owner, passes, _PASS)
-                found = permuted_each(places, size, keys)
+                found = permute_each(places, size, draws.mixes(self.seed, owner, passes, _PASS))
             indices[slots] = self._starts[owner] + found
         return indices if self._at is None else self._at[indices]
+
+
+def _check_weights(weights: Sequence[float], sizes: Sequence[int]) -> None:
+    if len(sizes) != len(weights) or not sizes:
+        raise OptionError(f"{len(weights)} weights for {len(sizes)} datasets; expected one each")
+    if not all(0 <= w < math.inf for w in weights) or not any(weights):
+        raise OptionError(f"weights={weights}: expected numbers of at least 0, not all 0")
+    for number, (size, weight) in enumerate(zip(sizes, weights, strict=True)):
+        if weight and not size:
+            raise OptionError(f"weights: {weight} for dataset {number}, which has no samples")
 
 
 def shares(weights: Sequence[float], count: int) -> list[int]:
@@ -180,7 +167,7 @@ def shares(weights: Sequence[float], count: int) -> list[int]:
     return parts
 
 
-def _earlier(owners: np.ndarray) -> np.ndarray:
+def _count_earlier(owners: np.ndarray) -> np.ndarray:
     """Count, for each owner, how often the same owner came before."""
     small = owners.astype(np.min_scalar_type(owners.max(initial=0)))  # 16 bits sort by radix
     order = np.argsort(small, kind="stable")

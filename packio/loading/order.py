@@ -7,10 +7,9 @@ takes the positions r, r + W, r + 2 W, …
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import warnings
-from collections.abc import Iterator, Mapping
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from torch.utils.data.distributed import DistributedSampler
@@ -43,10 +42,24 @@ class EpochSlice(NamedTuple):
         return positions
 
 
+class Course(NamedTuple):
+    """What an index carries, so that a worker can compute those after it; pickles as numbers."""
+
+    kind: type[Order[Any]]
+    order: Mapping[str, Any]
+    part: EpochSlice
+
+    def make_sampler(self, data: Any) -> Order[Any] | None:
+        """Make the sampler that computes the indices; None: it is of another dataset."""
+        with contextlib.suppress(ArithmeticError, LookupError, TypeError, ValueError):
+            return self.kind.of_order(self.order, data)
+        return None
+
+
 class Order(DistributedSampler[Item_co]):
     """An order in which each position of an epoch is computed by itself.
 
-    A subclass defines ``_indices``, or ``at`` if a position has a batch, and ``of_order``. The
+    A subclass defines ``_indices``, or ``at`` if a position has a batch, and what `order` says. The
     order works in any DataLoader, persistent workers included. Crops and flips of packio's datasets
     depend on the position, so batches are the same for any number of workers and ranks.
 
@@ -55,7 +68,11 @@ class Order(DistributedSampler[Item_co]):
     """
 
     yields_batches = False  # whether a position has a batch, not an index
+    _names: Sequence[str] = ()  # attributes that the order depends on, beside the seed
+    _options: Sequence[str] = ()  # arguments that an order says
     _first_chunk = 16  # positions computed together at the beginning: the first index comes soon
+    _last_chunk = 4096  # and later, at most
+    _span = 1 << 40  # positions of all ranks that are computed together at most
 
     def __init__(  # DistributedSampler's own looks for a process group
         self, data: Any, count: int, seed: int, *, epoch: int, rank: int | None,
@@ -75,8 +92,9 @@ class Order(DistributedSampler[Item_co]):
         is_ours = type(self).__module__.startswith("packio.") and not self.yields_batches
         self._is_far = is_ours and bool(getattr(data, "looks_ahead", False))
         # of the crops: drawn before workers need it, or each would draw another
-        draws = None if self.yields_batches else getattr(unwrap_subset(data), "_seed", None)
-        self._draws: Any = draws
+        self._draws: Any = None
+        if not self.yields_batches:
+            self._draws = getattr(unwrap_subset(data), "_seed", None)
         self._ranks()
 
     def _ranks(self) -> tuple[int, int]:
@@ -103,7 +121,8 @@ class Order(DistributedSampler[Item_co]):
     @property
     def order(self) -> dict[str, Any]:
         """Everything but the epoch that the order depends on; fits `torch.save` and JSON."""
-        return {"sampler": type(self).__name__, "seed": self.seed, "samples": self.count}
+        own = {name: getattr(self, name) for name in self._names}
+        return {"sampler": type(self).__name__, "seed": self.seed, "samples": self.count, **own}
 
     @classmethod
     def of_order(
@@ -114,19 +133,19 @@ class Order(DistributedSampler[Item_co]):
         Raises:
             OptionError: the order is not of this dataset.
         """
-        raise NotImplementedError
+        said = {"samples_per_epoch": order.get("samples"), **order}
+        given = {option: said[option] for option in cls._options if option in said}
+        return cls(data, **given, rank=0, world_size=1, drop_last=drop_last).check(order)
 
     # ---- positions ----
 
     def _indices(self, positions: np.ndarray, epoch: int) -> np.ndarray:
-        """Compute the index at each of some ascending positions, 0..count-1, of an epoch."""
+        """Compute the index at each of some positions, 0..count-1, of an epoch."""
         raise NotImplementedError
 
     def at(self, positions: np.ndarray, epoch: int) -> list[Any]:
-        """Compute what is at some ascending positions of an epoch, which begins anew at its end."""
-        whole = int(np.searchsorted(positions, self.count))
-        indices = self._indices(positions[:whole], epoch).tolist()
-        indices += self._indices(positions[whole:] % self.count, epoch).tolist()
+        """Compute what is at some positions of an epoch, which begins anew at its end."""
+        indices = self._indices(positions % max(self.count, 1), epoch).tolist()
         pairs = zip(indices, positions.tolist(), strict=True)
         return [Drawn(index, epoch, position) for index, position in pairs]
 
@@ -141,10 +160,6 @@ class Order(DistributedSampler[Item_co]):
     def _start_after(self, part: EpochSlice) -> int | None:
         """First position of the epoch after a slice; None: as `start_of` says."""
         return None
-
-    def _chunk(self, world_size: int) -> int:
-        """How many positions of a rank are computed together at most."""
-        return 4096
 
     def _steps(self, epoch: int, start: int, world_size: int, rank: int = 0) -> int:
         left = max(0, self.end_of(epoch) - start)
@@ -164,13 +179,18 @@ class Order(DistributedSampler[Item_co]):
         """Yield what is at the positions of a slice; indices of far datasets carry their course."""
         course = Course(type(self), self.order, part) if self._is_far else None
         first, size = 0, self._first_chunk
-        while first < part.steps:
-            last = min(first + size, part.steps)
-            for item in self.at(part.positions(first, last), part.epoch):
-                if course is not None:
-                    item.course = course
-                yield item
-            first, size = last, min(2 * size, self._chunk(part.world_size))
+        most = min(self._last_chunk, max(64, self._span // part.world_size))
+        self._open += 1
+        try:
+            while first < part.steps:
+                last = min(first + size, part.steps)
+                for item in self.at(part.positions(first, last), part.epoch):
+                    if course is not None:
+                        item.course = course
+                    yield item
+                first, size = last, min(2 * size, most)
+        finally:
+            self._open -= 1
 
     def batch_at(
         self, epoch: int, position: int, batch_size: int, *, rank: int, world_size: int
@@ -187,9 +207,10 @@ class Order(DistributedSampler[Item_co]):
     # ---- iterations ----
 
     def __len__(self) -> int:
-        """Positions that this rank takes in a whole epoch."""
-        self._told = self.world_size
-        return self._steps(self.epoch, self.start_of(self.epoch, self._told), self._told, self.rank)
+        """Positions that this rank takes in the whole running epoch, or else in the next one."""
+        rank, self._told = self._ranks()
+        epoch = self.latest.epoch if self.latest and self._open else self.epoch
+        return self._steps(epoch, self.start_of(epoch, self._told), self._told, rank)
 
     def __iter__(self) -> Iteration[Item_co]:
         """Go through the next epoch; or through the rest of an epoch that was loaded."""
@@ -217,12 +238,7 @@ class Order(DistributedSampler[Item_co]):
             )
             self._told = part.world_size
         self.latest, self.epoch, self._start = part, part.epoch + 1, self._start_after(part)
-        self._open += 1
         return part
-
-    def end(self) -> None:
-        """Note that an iteration has ended, or is not used any more."""
-        self._open -= 1
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration.
@@ -300,7 +316,7 @@ class Order(DistributedSampler[Item_co]):
         return self
 
 
-class Iteration(Iterator[Item_co], Generic[Item_co]):
+class Iteration(Iterator[Item_co]):
     """An iteration of a sampler; torchdata's StatefulDataLoader saves and loads its state.
 
     The slice begins with the first item that is asked for, so an iteration that was made for
@@ -308,30 +324,19 @@ class Iteration(Iterator[Item_co], Generic[Item_co]):
     """
 
     def __init__(self, sampler: Order[Item_co]) -> None:
-        self._sampler, self._handed_out, self._is_open = sampler, 0, False
+        self._sampler, self._handed_out = sampler, 0
         self._part: EpochSlice | None = None
         self._items: Iterator[Item_co] = iter(())
 
     def __next__(self) -> Item_co:
         if self._part is None:
             self._begin(self._sampler.begin())
-        for item in self._items:
-            self._handed_out += 1
-            return item
-        self._end()
-        raise StopIteration
+        item = next(self._items)
+        self._handed_out += 1
+        return item
 
     def _begin(self, part: EpochSlice) -> None:
-        self._end()
-        self._part, self._items, self._is_open = part, self._sampler.walk(part), True
-
-    def _end(self) -> None:
-        if self._is_open:
-            self._is_open = False
-            self._sampler.end()
-
-    def __del__(self) -> None:
-        self._end()
+        self._part, self._items = part, self._sampler.walk(part)
 
     def state_dict(self) -> dict[str, Any]:
         """Tell the position after the items that were handed out."""
@@ -343,33 +348,3 @@ class Iteration(Iterator[Item_co], Generic[Item_co]):
         self._sampler.check(state)
         part = self._sampler.slice_from(state["epoch"], state["consumed"])
         self._begin(self._sampler.begin(part))
-
-
-@dataclasses.dataclass(frozen=True)
-class Course:
-    """What an index carries, so that a worker can compute those after it; pickles as numbers."""
-
-    kind: type[Order[Any]]
-    order: Mapping[str, Any] = dataclasses.field(hash=False)
-    part: EpochSlice
-    _made: list[Order[Any] | None] = dataclasses.field(
-        default_factory=list, compare=False, repr=False
-    )
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return Course, (self.kind, self.order, self.part)
-
-    def step_of(self, position: int) -> int:
-        """The step of the slice that has a position of the epoch."""
-        return (position - self.part.start) // self.part.world_size
-
-    def batch(self, data: Any, step: int, size: int) -> list[Drawn] | None:
-        """The indices of some steps of the slice; None if there are not as many, or not known."""
-        if not self._made:
-            self._made.append(None)
-            with contextlib.suppress(ArithmeticError, LookupError, TypeError, ValueError):
-                self._made[0] = self.kind.of_order(self.order, data)
-        sampler = self._made[0]
-        if sampler is None or step < 0 or step + size > self.part.steps:
-            return None
-        return sampler.at(self.part.positions(step, step + size), self.part.epoch)

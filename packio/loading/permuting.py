@@ -13,7 +13,6 @@ import functools
 import hashlib
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -22,25 +21,24 @@ from packio.batches import draws
 SORTED = 4096  # largest permutation that is sorted
 _ROUNDS = 8
 _CELLS = 1 << 15  # random numbers that are sorted together
-_M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)  # as in batches.draws
 _SHARDS, _WINDOW = 0x736861726473, 0x77696E646F77  # what random numbers of windows are for
 
 
-def permuted(positions: np.ndarray, count: int, key: int) -> np.ndarray:
+def permute(positions: np.ndarray, count: int, key: int) -> np.ndarray:
     """Apply a permutation of 0..count-1 to positions, (n,) int64, each in 0..count-1."""
     if count <= SORTED:
-        found: np.ndarray = _sorted(count, key)[positions]
+        found: np.ndarray = _sort_numbers(count, key)[positions]
         return found
-    return _fed(positions, count, [np.uint64(draws.mix(key, i)) for i in range(_ROUNDS)])
+    return _run_network(positions, count, [np.uint64(draws.mix(key, i)) for i in range(_ROUNDS)])
 
 
-def permuted_each(positions: np.ndarray, count: int, keys: np.ndarray) -> np.ndarray:
-    """Apply to each position a permutation of its own, which its key selects; see `permuted`.
+def permute_each(positions: np.ndarray, count: int, keys: np.ndarray) -> np.ndarray:
+    """Apply to each position a permutation of its own, which its key selects; see `permute`.
 
     The keys, (n,) uint64, are best sorted: equal ones are computed together.
     """
     if count > SORTED:
-        return _fed(positions, count, [draws.mixes(keys, i) for i in range(_ROUNDS)])
+        return _run_network(positions, count, [draws.mixes(keys, i) for i in range(_ROUNDS)])
     parts, rows = [part for _, part in runs(keys)], max(1, _CELLS // count)
     result = np.empty_like(positions)
     for first in range(0, len(parts), rows):
@@ -60,7 +58,7 @@ def runs(values: np.ndarray) -> Iterator[tuple[int, slice]]:
         yield int(values[start]), slice(start, stop)
 
 
-def _fed(
+def _run_network(
     positions: np.ndarray, count: int, keys: Sequence[np.uint64] | Sequence[np.ndarray]
 ) -> np.ndarray:
     """Send positions through the network, whose rounds have keys: one for all, or one for each."""
@@ -73,33 +71,18 @@ def _fed(
         left, right = values >> half, values & mask
         for each in keys:
             key = each[outside] if isinstance(each, np.ndarray) else each
-            left, right = right, left ^ (_mixed(right ^ key) & mask)
+            left, right = right, left ^ (draws.scramble(right ^ key) & mask)
         result[outside] = values = left << half | right
         outside = outside[values >= count]
     return result.astype(np.int64)
 
 
 @functools.lru_cache(maxsize=64)
-def _sorted(count: int, key: int) -> np.ndarray:
+def _sort_numbers(count: int, key: int) -> np.ndarray:
     numbers = draws.first_bits(np.array([key], np.uint64), count)[0]
     order: np.ndarray = np.argsort(numbers, kind="stable")
     order.setflags(write=False)
     return order
-
-
-def _mixed(z: np.ndarray) -> np.ndarray:
-    z = (z ^ z >> np.uint64(30)) * _M1
-    z = (z ^ z >> np.uint64(27)) * _M2
-    mixed: np.ndarray = z ^ z >> np.uint64(31)
-    return mixed
-
-
-class _Layout(NamedTuple):
-    """The shards in the order of an epoch; arrays of int64."""
-
-    windows: np.ndarray  # (W + 1,) position where each window begins, and the end
-    ends: np.ndarray  # (S,) position where each shard's part ends, were no window permuted
-    shifts: np.ndarray  # (S,) from such a position to the index
 
 
 class Windows:
@@ -116,30 +99,32 @@ class Windows:
         self.digest: str = hashlib.blake2b(
             lengths.astype("<i8").tobytes(), digest_size=8
         ).hexdigest()
-        self._latest: tuple[int | None, _Layout] = None, self._laid_out(0)
+        self._latest = 0, self._lay_out(0)
 
     def indices(self, positions: np.ndarray, key: int) -> np.ndarray:
-        """The index at each of some ascending positions of the order that a key selects."""
+        """The index at each of some positions of the order that a key selects."""
         known, layout = self._latest
         if known != key:
-            layout = self._laid_out(key)
+            layout = self._lay_out(key)
             self._latest = key, layout  # at once: another thread reads
-        numbers = np.searchsorted(layout.windows, positions, "right") - 1
+        windows, ends, shifts = layout
+        numbers = np.searchsorted(windows, positions, "right") - 1
         places = np.empty_like(positions)
         for number, part in runs(numbers):
-            start, stop = layout.windows[number : number + 2].tolist()
+            start, stop = windows[number : number + 2].tolist()
             own = draws.mix(key, number, _WINDOW)
-            places[part] = start + permuted(positions[part] - start, stop - start, own)
-        indices: np.ndarray = places + layout.shifts[np.searchsorted(layout.ends, places, "right")]
+            places[part] = start + permute(positions[part] - start, stop - start, own)
+        indices: np.ndarray = places + shifts[np.searchsorted(ends, places, "right")]
         return indices
 
-    def _laid_out(self, key: int) -> _Layout:
+    def _lay_out(self, key: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Lay out the shards in the order of a key: three arrays of int64.
+
+        Where each window begins, and the end: (W + 1,) positions. Where each shard's part ends,
+        were no window permuted: (S,) positions. From such a position to the index: (S,).
+        """
         count = len(self._lengths)
-        order = permuted(np.arange(count), count, draws.mix(key, _SHARDS))
-        lengths = self._lengths[order]
-        ends = np.cumsum(lengths)
-        firsts = np.cumsum(self._lengths) - self._lengths
-        edges = np.concatenate([[0], ends])
-        return _Layout(
-            np.append(edges[:-1][:: self._window], edges[-1]), ends, firsts[order] - edges[:-1]
-        )
+        order = permute(np.arange(count), count, draws.mix(key, _SHARDS))
+        ends, firsts = np.cumsum(self._lengths[order]), np.cumsum(self._lengths) - self._lengths
+        starts, end = np.append(0, ends[:-1]), ends[-1:]
+        return np.append(starts[:: self._window], end), ends, firsts[order] - starts

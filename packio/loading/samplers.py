@@ -6,9 +6,10 @@ thousand.
 
 from __future__ import annotations
 
+import functools
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Sized
 from typing import TYPE_CHECKING, Any
 
 from packio.batches import draws
@@ -16,7 +17,7 @@ from packio.batches.draws import Drawn
 from packio.datasets.sizes import shard_lengths
 from packio.errors import OptionError
 from packio.loading.order import EpochSlice, Order
-from packio.loading.permuting import Windows, permuted
+from packio.loading.permuting import Windows, permute
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,6 +65,8 @@ class ShuffleSampler(Order[Drawn]):
             has ``shard_lengths``, the number of samples of each shard.
     """
 
+    _options = ("seed", "shuffle", "window", "even")
+
     def __init__(
         self,
         data: Sized | int,
@@ -102,24 +105,13 @@ class ShuffleSampler(Order[Drawn]):
         order = {**super().order, **mine, **({} if self.even else {"even": False})}
         return order if self.shuffle else {n: order[n] for n in order if n != "seed"}
 
-    @classmethod
-    def of_order(
-        cls, order: Mapping[str, Any], data: Any, *, drop_last: bool = False
-    ) -> ShuffleSampler:
-        """Make the sampler of an order; see `Order.of_order`."""
-        return ShuffleSampler(
-            data, order.get("seed", 0), shuffle=order.get("shuffle", True),
-            window=order.get("window"), rank=0, world_size=1, drop_last=drop_last,
-            even=order.get("even", True),
-        ).check(order)  # fmt: skip
-
     def _indices(self, positions: np.ndarray, epoch: int) -> np.ndarray:
         if not self.shuffle:
             return positions
         key = draws.mix(self.seed, epoch, _ORDER)
         if self._windows is not None:
             return self._windows.indices(positions, key)
-        return permuted(positions, self.count, key)
+        return permute(positions, self.count, key)
 
 
 class DefaultSampler(ShuffleSampler):
@@ -166,13 +158,11 @@ class DefaultSampler(ShuffleSampler):
         return part
 
     def _settle(self) -> None:
-        if self._alone is None:
-            return
-        if self.world_size > 1:
+        if self._alone is not None and self.world_size > 1:
             self.seed = 0
-        else:
-            seed = self.seed = self._alone()
-            self._alone = lambda: seed
+        elif self._alone is not None:
+            self.seed = self._alone()
+            self._alone = functools.partial(int, self.seed)  # drawn once
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state; its seed is taken if the loader's user gave none."""
@@ -207,6 +197,9 @@ class RepeatAugSampler(Order[Drawn]):
             the rank is not below the world size.
     """
 
+    _names = ("shuffle", "repeats", "size")
+    _options = ("seed", "shuffle", "repeats", "samples_per_epoch")
+
     def __init__(
         self,
         data: Sized | int,
@@ -235,29 +228,13 @@ class RepeatAugSampler(Order[Drawn]):
         self.data_length: int = size
         self.repeats: int = repeats
         self.shuffle: bool = shuffle
-        self._size = size
-
-    @property
-    def order(self) -> dict[str, Any]:
-        """What the order depends on, beside the epoch."""
-        mine = {"shuffle": self.shuffle, "repeats": self.repeats, "size": self._size}
-        return {**super().order, **mine}
-
-    @classmethod
-    def of_order(
-        cls, order: Mapping[str, Any], data: Any, *, drop_last: bool = False
-    ) -> RepeatAugSampler:
-        """Make the sampler of an order; see `Order.of_order`."""
-        return cls(
-            data, order["repeats"], order["seed"], samples_per_epoch=order["samples"],
-            shuffle=order["shuffle"], rank=0, world_size=1, drop_last=drop_last,
-        ).check(order)  # fmt: skip
+        self.size: int = size
 
     def _indices(self, positions: np.ndarray, epoch: int) -> np.ndarray:
         places = positions // self.repeats
         if not self.shuffle:
             return places
-        return permuted(places, self._size, draws.mix(self.seed, epoch, _ORDER))
+        return permute(places, self.size, draws.mix(self.seed, epoch, _ORDER))
 
 
 def length(data: Sized | int) -> int:

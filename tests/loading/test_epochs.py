@@ -18,7 +18,7 @@ from torch.utils.data.distributed import DistributedSampler
 import packio
 from packio.errors import OptionError
 from packio.loading import ranks
-from packio.loading.permuting import permuted
+from packio.loading.permuting import permute
 from packio.system import threads
 
 
@@ -287,7 +287,7 @@ def test_small_permutations_are_uniform() -> None:
     """Each of the 120 orders of 5 samples about 200 times: chi-squared of 119 degrees."""
     orders: dict[tuple[int, ...], int] = {}
     for key in range(24_000):
-        order = tuple(permuted(np.arange(5), 5, key).tolist())
+        order = tuple(permute(np.arange(5), 5, key).tolist())
         orders[order] = orders.get(order, 0) + 1
     assert len(orders) == 120
     assert sum((n - 200) ** 2 / 200 for n in orders.values()) < 180  # 99.98 % of the time

@@ -250,10 +250,10 @@ def test_several_permutations_at_once_are_those_one_by_one(count: int) -> None:
     for some in (keys, np.sort(keys), keys[:0]):
         positions = random.integers(0, count, len(some))
         one_by_one = [
-            int(permuting.permuted(np.array([p]), count, int(k))[0])
+            int(permuting.permute(np.array([p]), count, int(k))[0])
             for p, k in zip(positions, some, strict=True)
         ]
-        assert permuting.permuted_each(positions, count, some).tolist() == one_by_one
+        assert permuting.permute_each(positions, count, some).tolist() == one_by_one
 
 
 def test_several_keys_at_once_are_those_one_by_one() -> None:

@@ -12,27 +12,27 @@ from hypothesis import strategies as st
 
 from packio.batches.draws import Drawn
 from packio.errors import OptionError
-from packio.loading.permuting import permuted
+from packio.loading.permuting import permute
 from packio.loading.samplers import ShuffleSampler
 
 
 @settings(deadline=None, max_examples=60)
 @given(count=st.integers(1, 5000), key=st.integers(0, 2**64 - 1))
 def test_a_permutation_takes_every_place_once(count: int, key: int) -> None:
-    assert np.array_equal(np.sort(permuted(np.arange(count), count, key)), np.arange(count))
+    assert np.array_equal(np.sort(permute(np.arange(count), count, key)), np.arange(count))
 
 
 def test_any_part_of_it_can_be_computed_by_itself() -> None:
     count = 10**12
     places = np.array([0, 5, count - 1])
-    found = permuted(places, count, 3)
+    found = permute(places, count, 3)
     assert ((found >= 0) & (found < count)).all()
-    assert permuted(places[1:2], count, 3)[0] == found[1]
+    assert permute(places[1:2], count, 3)[0] == found[1]
 
 
 def test_places_are_spread_evenly() -> None:
     count = 100_000
-    order = permuted(np.arange(count), count, 1)
+    order = permute(np.arange(count), count, 1)
     assert abs(np.corrcoef(np.arange(count), order)[0, 1]) < 0.02
     assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 0.02
     first = order[: count // 10]  # a tenth of the places has a tenth of each tenth

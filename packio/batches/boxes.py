@@ -44,21 +44,19 @@ def make(pack: Pack, framing: Framing, view: int) -> dict[str, list[torch.Tensor
     columns = {"boxes": _split(boxes, counts)}
     if "labels" in pack.box_columns:
         ids = [labels for _, labels in found if labels is not None]
-        labels = np.concatenate([np.zeros(0, np.int64), *ids])[kept]
-        columns[LABELS] = _split(labels, counts)
+        columns[LABELS] = _split(np.concatenate([np.zeros(0, np.int64), *ids])[kept], counts)
     if set(pack.box_columns) - {"labels"}:
         others = [pack.more_of_boxes(row.position) for row in rows]
         for name in others[0] if others else ():
-            values = np.concatenate([more[name] for more in others])[kept]
-            columns[name] = _split(values, counts)
+            columns[name] = _split(np.concatenate([more[name] for more in others])[kept], counts)
     return columns
 
 
 def _split(values: np.ndarray, counts: list[int]) -> list[torch.Tensor]:
     """Parts of one tensor, so that one tensor only travels from a worker."""
-    together = tensors.new_batch(values.shape, torch.from_numpy(values[:0]).dtype)
-    together.numpy()[...] = values
-    return list(torch.split(together, counts))
+    whole = tensors.new_batch(values.shape, torch.from_numpy(values[:0]).dtype)
+    whole.numpy()[...] = values
+    return list(torch.split(whole, counts))
 
 
 _MOVE = 9  # numbers that describe how a sample's boxes move, see `_moves`

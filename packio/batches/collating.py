@@ -42,15 +42,12 @@ class Batched(list[Any]):
 
 
 def _is_same(now: Any, then: Any) -> bool:
+    if type(then) is dict:
+        are_alike = type(now) is dict and list(now) == list(then)
+        return are_alike and all(map(operator.is_, now.values(), then.values()))
     if type(then) is tuple and now is not then:
         return type(now) is tuple and len(now) == len(then) and all(map(_is_same, now, then))
-    if type(then) is not dict:
-        return now is then
-    return (
-        type(now) is dict
-        and list(now) == list(then)
-        and all(map(operator.is_, now.values(), then.values()))
-    )
+    return now is then
 
 
 def _restored(samples: list[Any], columns: Any) -> Batch:
@@ -93,7 +90,6 @@ def collate(samples: list[Any]) -> Any:
 
 
 def _columns(samples: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """The values of each field of some samples."""
     if all(isinstance(sample, Mapping) for sample in samples):
         yield from zip(*(sample.values() for sample in samples), strict=False)
     elif all(isinstance(sample, (tuple, list)) for sample in samples):

@@ -27,8 +27,6 @@ FieldColumn = torch.Tensor | list[Any]  # (N, …), or N values
 
 
 class Made(NamedTuple):
-    """One field of a batch."""
-
     views: list[FieldColumn]  # a column a view; a single one of a field that no crop touches
     errors: dict[int, Exception]  # slot → what is wrong with that sample; its values mean nothing
 
@@ -50,8 +48,7 @@ def make_each(
             except (DecodeError, IntegrityError) as error:
                 errors[slot] = error
 
-    order = rows.file_order()
-    each(work_on, [slot for slot in order if slot not in but] if but else order, threads)
+    each(work_on, [slot for slot in rows.file_order() if slot not in but], threads)
     return errors
 
 
@@ -62,26 +59,26 @@ def make(
     but: Collection[int],
 ) -> Made:
     """Make a field of a batch by ``one``, which makes a slot's values, one a view."""
-    made: list[Sequence[Any]] = [()] * len(rows)
+    values: list[Sequence[Any]] = [()] * len(rows)
 
     def work(slot: int) -> None:
-        made[slot] = one(slot)
+        values[slot] = one(slot)
 
     errors = make_each(rows, work, threads, but)
     bad = {*errors, *but}
-    good = [values for slot, values in enumerate(made) if slot not in bad]
-    nothing = [None] * len(good[0]) if good else [None]
-    views = zip(*(nothing if slot in bad else v for slot, v in enumerate(made)), strict=True)
-    return Made([together(list(view), bad) for view in views], errors)
+    views = next((len(v) for slot, v in enumerate(values) if slot not in bad), 1)
+    for slot in bad:
+        values[slot] = [None] * views
+    return Made([stack(list(view), bad) for view in zip(*values, strict=True)], errors)
 
 
-def together(values: list[Any], bad: Collection[int] = ()) -> FieldColumn:
+def stack(values: list[Any], bad: Collection[int] = ()) -> FieldColumn:
     """One tensor of some values if all are tensors of one shape and type, else a list of them."""
     good = [value for slot, value in enumerate(values) if slot not in bad]
     if not good or not all(isinstance(value, torch.Tensor) for value in good):
         return values
     if len({(value.shape, value.dtype) for value in good}) > 1:
-        return apart(values)
+        return share(values)
     batch = tensors.new_batch((len(values), *good[0].shape), good[0].dtype)
     for slot, value in enumerate(values):
         if slot not in bad:
@@ -89,8 +86,8 @@ def together(values: list[Any], bad: Collection[int] = ()) -> FieldColumn:
     return batch
 
 
-def apart(values: list[Any]) -> list[Any]:
-    """A list of values for another process, if this one is a DataLoader's worker.
+def share(values: list[Any]) -> list[Any]:
+    """Make a list of values fit for another process, if this one is a DataLoader's worker.
 
     Each storage of a tensor takes a descriptor and a mapping in both processes; a batch of a
     thousand images would have more than a process may. So they become views of one tensor.
@@ -99,20 +96,16 @@ def apart(values: list[Any]) -> list[Any]:
     if len(slots) < 2 or torch.utils.data.get_worker_info() is None:
         return values
     ends = list(itertools.accumulate(-(-values[slot].nbytes // _ALIGNED) for slot in slots))
-    room, found = tensors.new_batch((ends[-1] * _ALIGNED,), torch.uint8), list(values)
-    for slot, end in zip(slots, ends, strict=True):
-        value = values[slot]
-        begin = (end - -(-value.nbytes // _ALIGNED)) * _ALIGNED
-        view = room[begin : begin + value.nbytes].view(value.dtype).view(value.shape)
-        found[slot] = view.copy_(value)
-    return found
+    room, views = tensors.new_batch((ends[-1] * _ALIGNED,), torch.uint8), list(values)
+    for slot, begin in zip(slots, [0, *ends], strict=False):
+        value, start = values[slot], begin * _ALIGNED
+        view = room[start : start + value.nbytes].view(value.dtype).view(value.shape)
+        views[slot] = view.copy_(value)
+    return views
 
 
 def read_value(pack: Pack, row: Row, name: str) -> Any:
-    """Read a field that no crop touches: a tensor, text or bytes; None if a sample has none.
-
-    An array of a type that torch does not have, as of text or dates, stays a NumPy array.
-    """
+    """Read a field that no crop touches: a tensor, text or bytes; None if a sample has none."""
     if row.offset < 0:
         return None
     data = pack.read(row, name)
@@ -122,7 +115,7 @@ def read_value(pack: Pack, row: Row, name: str) -> Any:
 
 
 def _as_tensor(array: Any) -> Any:
-    """A NumPy array as a tensor of the same memory, if torch has its type."""
+    """Turn an array into a tensor of the same memory; one of text or dates stays an array."""
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     try:
@@ -136,9 +129,8 @@ def make_arrays(
 ) -> Made | None:
     """Make the arrays of a batch as one tensor (N, …). None if the arrays are not all alike."""
     good = [slot for slot in range(len(rows)) if slot not in but]
-    if not good or len({rows[slot].length for slot in good}) > 1:
-        return None
-    if any(rows[slot].offset < 0 for slot in good):
+    lengths = {rows[slot].length if rows[slot].offset >= 0 else -1 for slot in good}
+    if len(lengths) != 1 or -1 in lengths:
         return None
     try:
         first = pack.read(rows[good[0]], name)

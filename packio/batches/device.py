@@ -23,22 +23,19 @@ from packio.images.decoders import Decoder
 from packio.images.geometry import Geometry
 from packio.images.regions import Need
 from packio.packs.opening import Pack
-from packio.packs.table import Row
 from packio.system.threads import Threads
 
 _MOST = 1 << 30  # bytes of pixels that are decoded at once; 1,900 images of 500 x 375
 
 
 class _Job(NamedTuple):
-    """What the device is to make of a JPEG."""
-
     data: bytearray
     size: tuple[int, int]  # (height, width) in pixels
     needs: Sequence[Need]  # one a view
 
 
 class _View:
-    """The images of one view: floats of 0..255 until they are `done`."""
+    """The images of one view: floats of 0..255 until they are finished."""
 
     def __init__(
         self, settings: Settings, crop: Geometry | None, count: int, device: torch.device
@@ -56,7 +53,6 @@ class _View:
         return torch.zeros(shape, dtype=torch.float32, device=self._device)
 
     def draw(self, slot: int, pixels: torch.Tensor, need: Need) -> None:
-        """Make the image of one sample, of the (C, H, W) pixels of its JPEG."""
         top, left, height, width = need.box
         box = pixels[:, top : top + height, left : left + width]
         box = devices.oriented(box, need.orientation)
@@ -66,7 +62,7 @@ class _View:
         if self._batch is None:
             self._images[slot] = devices.rounded(out)
 
-    def done(self, others: dict[int, torch.Tensor]) -> FieldColumn:
+    def finish(self, others: dict[int, torch.Tensor]) -> FieldColumn:
         """All images: those of the device, and others, by slot, which are copied to the device."""
         if self._batch is None:
             for slot, image in others.items():
@@ -84,46 +80,48 @@ def make(pack: Pack, framing: Framing, threads: Threads | None, device: torch.de
     Values are within 1 grey level of those that the processor makes of the same decoded pixels,
     with either fidelity. Bad samples are black. Threads read, and decode what the device does not.
     """
-    settings, rows = framing.settings, framing.rows
-    samples: dict[int, _Job] = {}
+    settings, rows, decoder = framing.settings, framing.rows, framing.settings.decoder
+    jobs: dict[int, _Job] = {}
 
     def read(slot: int) -> None:
-        if not all(
-            devices.is_for_device(placement.frame) for placement in framing.each_placement[slot]
-        ):
+        row = rows[slot]
+        if not all(devices.is_for_device(each.frame) for each in framing.each_placement[slot]):
             return
-        sample = _read(pack, settings, rows[slot], framing.each_needs[slot])
-        if sample is not None:
-            samples[slot] = sample
+        with pack.naming(row):
+            data = pack.read(row) if decoder.takes(row) else b""
+            size = decoder.size(data) if data else None
+            if size is not None:
+                regions.check_whole(size, row)
+                jobs[slot] = _Job(bytearray(data), size, framing.each_needs[slot])
 
     errors = make_each(rows, read, threads)
     views = [_View(settings, crop, len(rows), device) for crop in settings.views]
     made: set[int] = set()
-    for group in _groups(samples):
-        made |= _draw(settings.decoder, group, views, device)
-    others, bad = _by_pillow(pack, framing, threads, made | set(errors))
-    done = [
-        view.done({slot: each[number] for slot, each in others.items()})
+    for group in _groups(jobs):
+        decoded = decoder.decode_batch([job.data for job in group.values()], device)
+        for (slot, job), pixels in zip(group.items(), decoded, strict=True):
+            if pixels is not None and pixels.shape == (CHANNELS[decoder.mode], *job.size):
+                made.add(slot)
+                for view, need in zip(views, job.needs, strict=True):
+                    view.draw(slot, pixels, need)
+
+    pillow = Decoder("pillow", decoder.mode, max_pixels=decoder.max_pixels)
+    in_memory = dataclasses.replace(settings, decoder=pillow)
+    others: dict[int, list[torch.Tensor]] = {}  # one a view
+
+    def make_in_memory(slot: int) -> None:
+        others[slot] = images.make_one(pack, in_memory, rows[slot], framing.each_needs[slot])
+
+    bad = make_each(rows, make_in_memory, threads, made | set(errors))
+    columns = [
+        view.finish({slot: each[number] for slot, each in others.items()})
         for number, view in enumerate(views)
     ]
-    return Made(done, {**errors, **bad})
-
-
-def _read(pack: Pack, settings: Settings, row: Row, needs: Sequence[Need]) -> _Job | None:
-    """Read a sample; None if the device should not have it."""
-    with pack.naming(row):
-        if not settings.decoder.takes(row):
-            return None
-        data = pack.read(row)
-        size = settings.decoder.size(data)
-        if size is None:
-            return None
-        regions.check_whole(size, row)
-        return _Job(bytearray(data), size, needs)
+    return Made(columns, {**errors, **bad})
 
 
 def _groups(samples: dict[int, _Job]) -> Iterator[dict[int, _Job]]:
-    """Samples that are decoded together: all, unless they are very large."""
+    """Split samples into those that are decoded together: all, unless they are very large."""
     group: dict[int, _Job] = {}
     total = 0
     for slot, sample in samples.items():
@@ -135,32 +133,3 @@ def _groups(samples: dict[int, _Job]) -> Iterator[dict[int, _Job]]:
         total += needed
     if group:
         yield group
-
-
-def _draw(
-    decoder: Decoder, group: dict[int, _Job], views: Sequence[_View], device: torch.device
-) -> set[int]:
-    """Decode samples on the device, and make their images; returns the slots that succeeded."""
-    decoded = decoder.decode_batch([sample.data for sample in group.values()], device)
-    made: set[int] = set()
-    for (slot, sample), pixels in zip(group.items(), decoded, strict=True):
-        if pixels is not None and pixels.shape == (CHANNELS[decoder.mode], *sample.size):
-            made.add(slot)
-            for view, need in zip(views, sample.needs, strict=True):
-                view.draw(slot, pixels, need)
-    return made
-
-
-def _by_pillow(
-    pack: Pack, framing: Framing, threads: Threads | None, but: set[int]
-) -> tuple[dict[int, list[torch.Tensor]], dict[int, Exception]]:
-    """Make the images of all slots but some in memory: slot → one a view; and what is bad."""
-    chosen = framing.settings.decoder
-    pillow = Decoder("pillow", chosen.mode, max_pixels=chosen.max_pixels)
-    settings = dataclasses.replace(framing.settings, decoder=pillow)
-    made: dict[int, list[torch.Tensor]] = {}
-
-    def work(slot: int) -> None:
-        made[slot] = images.make_one(pack, settings, framing.rows[slot], framing.each_needs[slot])
-
-    return made, make_each(framing.rows, work, threads, but)

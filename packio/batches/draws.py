@@ -79,7 +79,6 @@ class Drawn(int):
         cls, index: int, epoch: int, position: int, size: tuple[int, int] | None = None,
         course: Any = None,
     ) -> Drawn:  # fmt: skip
-        """Make an index."""
         self = super().__new__(cls, index)
         self.epoch, self.position = epoch, position
         if size is not None:
@@ -89,10 +88,7 @@ class Drawn(int):
         return self
 
     def __reduce__(self) -> tuple[object, ...]:
-        known = int(self), self.epoch, self.position
-        if self.size is None and self.course is None:
-            return Drawn, known
-        return Drawn, (*known, self.size, self.course)
+        return Drawn, (int(self), self.epoch, self.position, self.size, self.course)
 
     def moved(self, index: int) -> Drawn:
         """The same place with another index, as that of the same sample in a larger dataset."""
@@ -104,7 +100,7 @@ def size_of(batch: Sequence[Any] | np.ndarray) -> tuple[int, int] | None:
     first = batch[0] if len(batch) else None
     if isinstance(first, list):
         raise OptionError(
-            "a batch of batches: the sampler yields batches itself; give it as batch_sampler="
+            "a batch of batches: give the sampler, which yields them, as batch_sampler="
         )
     if not isinstance(first, Drawn) or first.size is None:
         return None
@@ -149,8 +145,7 @@ class Lane:
 
 def first_bits(keys: np.ndarray, count: int) -> np.ndarray:
     """The 53 bits of the first numbers that `uniforms` gives: (K, count) of K uint64 keys."""
-    z = np.arange(count).astype(np.uint64) * _LANE_STEP + _STEPS[0] + keys[:, None]
-    return _bits(z)
+    return _bits(np.arange(count).astype(np.uint64) * _LANE_STEP + _STEPS[0] + keys[:, None])
 
 
 def uniforms(key: int, lanes: np.ndarray, view: int, count: int) -> np.ndarray:

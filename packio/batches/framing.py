@@ -47,7 +47,6 @@ class Settings:
 
     @property
     def is_random(self) -> bool:
-        """Whether samples need random numbers."""
         return bool(self.hflip or self.vflip or any(v and v.draws for v in self.views))
 
     def sized(self, size: tuple[int, int] | None) -> Settings:
@@ -55,9 +54,9 @@ class Settings:
         if not any(isinstance(view, BucketCrop) for view in self.views):
             return self
         views = [v.of(size) if isinstance(v, BucketCrop) else v for v in self.views]
-        made = dataclasses.replace(self, views=tuple(views))
-        vars(made)["unchanged"] = self.unchanged  # it counts
-        return made
+        sized = dataclasses.replace(self, views=tuple(views))
+        vars(sized)["unchanged"] = self.unchanged  # it counts
+        return sized
 
     @cached_property
     def unchanged(self) -> Decoder:
@@ -65,14 +64,12 @@ class Settings:
         return Decoder(self.decoder.name, "UNCHANGED", max_pixels=self.decoder.max_pixels)
 
     @property
-    def fallbacks(self) -> int:
-        """Images that Pillow decoded because the chosen decoder could not."""
-        return self.decoder.fallbacks + self.unchanged.fallbacks
+    def counts(self) -> tuple[int, ...]:
+        """Images that Pillow decoded in place of the decoder, then those that the core declined.
 
-    @property
-    def declined(self) -> tuple[int, ...]:
-        """Images that the native core declined, by `packio.images.native.REASONS`."""
-        return tuple(self.decoder.declined)
+        The latter by `packio.images.native.REASONS`.
+        """
+        return self.decoder.fallbacks + self.unchanged.fallbacks, *self.decoder.declined
 
 
 class Draw(NamedTuple):
@@ -108,47 +105,34 @@ class Framing:
 
     @classmethod
     def drawn(cls, settings: Settings, rows: RowList, draw: Draw) -> Framing:
-        """The framing of the images of a batch."""
         if len(rows) < FEW:
-            key, lanes = draw.key, draw.lanes.tolist()
-            pairs = zip(rows, lanes, strict=True)
-            return cls(
-                settings, rows, (), [placements_of_one(settings, row, key, n) for row, n in pairs]
-            )
+            lanes = zip(rows, draw.lanes.tolist(), strict=True)
+            each = [placements_of_one(settings, row, draw.key, lane) for row, lane in lanes]
+            return cls(settings, rows, (), each)
         orientation = rows.column("orientation") if settings.exif_orientation else 1
         if not np.any(orientation != 1):
             orientation = 1
         columns = [numbers(settings, view, draw).T for view in range(len(settings.views))]
-        drawn = [(u[:FLIPS], u[FLIPS:]) for u in columns]
+        pairs = [(u[:FLIPS], u[FLIPS:]) for u in columns]
         size = _upright(rows.column("height"), rows.column("width"), orientation)
-        return cls(settings, rows, _placements(settings, *size, orientation, drawn))
+        return cls(settings, rows, _placements(settings, *size, orientation, pairs))
 
-    def of(self, rows: RowList) -> Framing:
+    def of_further(self, rows: RowList) -> Framing:
         """The framing of further images of the same samples; see `place_further`."""
+        settings = self.settings
         if not self.columns:
             triples = zip(self.each_placement, self.rows, rows, strict=True)
-            each_placement = [
-                place_further(self.settings, placements, size_of(image), size_of(further))
-                for placements, image, further in triples
-            ]
-            return Framing(self.settings, rows, (), each_placement)
-        size, further = (
-            tuple(each.column(n) for n in ("height", "width", "orientation"))
-            for each in (self.rows, rows)
-        )
-        return Framing(
-            self.settings, rows, place_further(self.settings, self.columns, size, further)
-        )
+            each = [place_further(settings, *triple) for triple in triples]
+            return Framing(settings, rows, (), each)
+        return Framing(settings, rows, place_further(settings, self.columns, self.rows, rows))
 
     @cached_property
     def each_placement(self) -> Sequence[Sequence[Placement]]:
-        """The placements of each sample, one a view."""
         views = [frames.each(placement, len(self.rows)) for placement in self.columns]
         return list(zip(*views, strict=True))
 
     @cached_property
     def each_needs(self) -> Sequence[Sequence[Need]]:
-        """What is needed of each sample's images, one a view."""
         rows = self.rows
         if not self.columns:
             return [
@@ -160,8 +144,8 @@ class Framing:
     @cached_property
     def needs(self) -> Sequence[Need]:
         """What the views need of the images, in columns; empty in a framing of few samples."""
-        rows = self.rows
-        return find_needs(self.settings, self.columns, rows.column("height"), rows.column("width"))
+        sizes = self.rows.column("height"), self.rows.column("width")
+        return find_needs(self.settings, self.columns, *sizes)
 
 
 def placements_of_one(settings: Settings, row: Row, key: int, lane: int = 0) -> list[Placement]:
@@ -175,37 +159,37 @@ def placements_of_one(settings: Settings, row: Row, key: int, lane: int = 0) -> 
     return _placements(settings, height, width, orientation, drawn)
 
 
-def size_of(row: Row) -> tuple[int, int, int]:
-    """Height and width of a value as stored, and its orientation."""
-    return row.height, row.width, row.orientation
-
-
 def place_further(
-    settings: Settings, placements: Sequence[Placement], image: tuple[Integer, ...],
-    further: tuple[Integer, ...],
+    settings: Settings, placements: Sequence[Placement], image: Row | RowList,
+    further: Row | RowList,
 ) -> list[Placement]:  # fmt: skip
-    """The placements of a further image of one sample, or of N, one a view; sizes as `size_of`.
+    """The placements of a further image of one sample, or of N, one a view.
 
     A further image shows the same scene as the image of its sample. A crop takes the same part of
     both, and makes outputs of the same size; without a crop, the further image is taken whole. An
     Exif orientation of the further image turns it. Where it has none, it is stored in the same
     position as the image, and turned with the image, as masks are.
     """
-    where = frames.where
-    own: Integer = 1
-    turned: Integer = 1
-    if settings.exif_orientation:
-        turned = image[2]
-        own = where(further[2] == 1, turned, further[2])
-    size, to = _upright(image[0], image[1], turned), _upright(further[0], further[1], own)
-    frames_of = [
-        frames.scaled(placement.frame, size, to) if crop else frames.whole(*to)
+    height, width, turned = _stored_size(image)
+    own_height, own_width, own = _stored_size(further)
+    turned, own = (
+        (turned, frames.where(own == 1, turned, own)) if settings.exif_orientation else (1, 1)
+    )
+    size, to = _upright(height, width, turned), _upright(own_height, own_width, own)
+    return [
+        placement._replace(
+            frame=frames.scaled(placement.frame, size, to) if crop else frames.whole(*to),
+            orientation=own,
+        )
         for crop, placement in zip(settings.views, placements, strict=True)
     ]
-    return [
-        placement._replace(frame=frame, orientation=own)
-        for placement, frame in zip(placements, frames_of, strict=True)
-    ]
+
+
+def _stored_size(rows: Row | RowList) -> tuple[Integer, Integer, Integer]:
+    """Height and width of one value or of N, as stored, and the orientation."""
+    if isinstance(rows, Row):
+        return rows.height, rows.width, rows.orientation
+    return rows.column("height"), rows.column("width"), rows.column("orientation")
 
 
 def _upright(height: Integer, width: Integer, orientation: Integer) -> tuple[Integer, Integer]:
@@ -232,12 +216,11 @@ def _placements(
 def find_needs(
     settings: Settings, placements: Sequence[Placement], height: Integer, width: Integer
 ) -> list[Need]:
-    """What is needed of the images of one sample, or of N, one a view."""
-    needs = []
-    for crop, placement in zip(settings.views, placements, strict=True):
-        how = crop.interpolation if crop else "nearest"
-        needs.append(regions.needed(placement, height, width, how, fast=settings.fast))
-    return needs
+    hows = [crop.interpolation if crop else "nearest" for crop in settings.views]
+    return [
+        regions.needed(placement, height, width, how, fast=settings.fast)
+        for how, placement in zip(hows, placements, strict=True)
+    ]
 
 
 def numbers(settings: Settings, view: int, draw: Draw) -> np.ndarray:

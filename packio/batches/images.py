@@ -7,6 +7,7 @@ change: they are those of the image.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ import torch
 
 from packio.batches import framing as framings
 from packio.batches import slices
-from packio.batches.columns import FieldColumn, Made, apart, make_each, together
+from packio.batches.columns import FieldColumn, Made, make_each, share, stack
 from packio.batches.framing import FLIPS, Draw, Framing, Settings
 from packio.errors import DecodeError, IntegrityError, OptionError
 from packio.images import native, regions, tensors
@@ -33,26 +34,16 @@ from packio.system.threads import Threads, alone
 # to 1.1 times as many images as one thread; with 128 pixels and more 1.0 to 1.8 times as many.
 _LITTLE = 10_000
 _SOME = 16  # images that are looked at
-_SIDES = ("image/height", "image/width")
 CHANNELS = {"RGB": 3, "GRAY": 1, "RGB_ALPHA": 4}  # UNCHANGED: as stored
 
 
-class Level(NamedTuple):
-    """A level that an output is made of."""
-
+class Level(NamedTuple):  # or the image itself, of which an output is made
     name: str
     row: Row
     need: Need
 
 
 Taken = Sequence[Level | None]  # one a view; None: the image itself
-
-
-class _Output(NamedTuple):
-    """One view of a batch's images while they are made."""
-
-    batch: torch.Tensor | None  # (N, C, H, W), where all images come out alike
-    images: list[np.ndarray | None]  # (C, H, W) each: slices of the batch, or None until made
 
 
 def make(
@@ -66,66 +57,57 @@ def make(
     """
     settings, rows = framing.settings, framing.rows
     # further images can be one tensor of bytes if all samples have one, of 8 bits
-    are_alike = name == IMAGE or all(row.offset >= 0 and row.dtype == "uint8" for row in rows)
-    alike = are_alike and settings.decoder.mode in CHANNELS
-    views = [
-        _new_view(settings, crop if alike else None, len(rows), out) for crop in settings.views
-    ]
-    images = [view.images for view in views]
+    are_alike = settings.decoder.mode in CHANNELS and (
+        name == IMAGE or all(row.offset >= 0 and row.dtype == "uint8" for row in rows)
+    )
+    crops = [crop if are_alike else None for crop in settings.views]
+    batches = [_new_batch(settings, crop, len(rows), out) for crop in crops]
+    # (C, H, W) each: slices of the batch, or None until made
+    images: list[list[np.ndarray | None]]
+    images = [[None] * len(rows) if b is None else list(b.numpy()) for b in batches]
     if name == IMAGE and pack.index_file.is_far:
         pack.bring("seek", rows.column("position"))
-    points = _seek_points(pack, settings, rows) if name == IMAGE else None
+    points: list[bytes] | None = None  # None: read one by one, or not needed
+    if name == IMAGE and settings.decoder.has_core and pack.raw_rows is None:
+        with contextlib.suppress(IntegrityError):  # of some samples: each says so by itself
+            points = pack.seek_points_of(rows.column("position"))
 
     def work(slot: int) -> None:
         row, needs = rows[slot], framing.each_needs[slot]
         if row.offset >= 0 or name == IMAGE:
             outs = [view[slot] for view in images]
-            taken = levels[slot] if levels else None
-            own_points = points[slot] if points else None
-            each_made = _made_of_levels(pack, settings, row, needs, name, outs, taken, own_points)
-            for view, made in zip(images, each_made, strict=True):
-                view[slot] = made
+            rest = levels[slot] if levels else None, points[slot] if points else None
+            made = _make_views(pack, settings, row, needs, name, outs, *rest)
+            for view, image in zip(images, made, strict=True):
+                view[slot] = image
 
-    files, batches = pack.local_files, [view.batch for view in views if view.batch is not None]
-    if (
-        points is not None and not levels and files is not None and len(batches) == len(views)
-        and slices.fits(pack, framing)
-    ):  # fmt: skip
-        errors = slices.make(files, framing, threads, batches, points, but, work)
+    files, whole = pack.local_files, [batch for batch in batches if batch is not None]
+    is_for_core = len(whole) == len(batches) and framing.columns and native.makes_slices()
+    if points is not None and not levels and files is not None and is_for_core:
+        errors = slices.make(files, framing, threads, whole, points, but, work)
     else:
         errors = make_each(rows, work, threads, but)
-    pairs = zip(views, settings.views, strict=True)
-    return Made([_finished(view, crop, {*errors, *but}) for view, crop in pairs], errors)
+    views: list[FieldColumn] = []
+    for crop, batch, each in zip(settings.views, batches, images, strict=True):
+        if batch is None:
+            values = [None if image is None else torch.from_numpy(image) for image in each]
+            views.append(share(values) if crop is None else stack(values, {*errors, *but}))
+        else:
+            views.append(batch)
+    return Made(views, errors)
 
 
-def _seek_points(pack: Pack, settings: Settings, rows: RowList) -> list[bytes] | None:
-    """The seek points of all samples at once; None if they are read one by one, or not needed."""
-    if not settings.decoder.has_core or pack.raw_rows is not None:
-        return None
-    try:
-        return pack.seek_points_of(rows.column("position"))
-    except IntegrityError:  # of some samples: each says so by itself
-        return None
-
-
-def _finished(view: _Output, crop: Geometry | None, bad: Collection[int]) -> FieldColumn:
-    if view.batch is not None:
-        return view.batch
-    values = [None if image is None else torch.from_numpy(image) for image in view.images]
-    return together(values, bad) if crop is not None else apart(values)
-
-
-def _new_view(
+def _new_batch(
     settings: Settings, crop: Geometry | None, count: int, out: torch.Tensor | None
-) -> _Output:
+) -> torch.Tensor | None:
+    """Memory for a view, (N, C, H, W); None if the images may differ in size or type."""
     size = crop.output_size if crop is not None else None
-    if size is None:
-        if out is not None:
-            raise OptionError("out=: the images may differ in size or type; expected a crop")
-        return _Output(None, [None] * count)
-    shape = (count, CHANNELS[settings.decoder.mode], *size)
-    batch = given_or_new(shape, torch.uint8, out, scratch=settings.scratch)
-    return _Output(batch, list(batch.numpy()))
+    if size is not None:
+        shape = (count, CHANNELS[settings.decoder.mode], *size)
+        return given_or_new(shape, torch.uint8, out, scratch=settings.scratch)
+    if out is not None:
+        raise OptionError("out=: the images may differ in size or type; expected a crop")
+    return None
 
 
 def make_one(
@@ -134,36 +116,35 @@ def make_one(
 ) -> list[torch.Tensor]:  # fmt: skip
     """Make the images of a field of one sample, (C, H, W), one a view, as `make` would."""
     with alone():
-        outs: list[np.ndarray | None] = [None] * len(needs)
-        made = _made_of_levels(pack, settings, row, needs, name, outs, taken)
+        made = _make_views(pack, settings, row, needs, name, [None] * len(needs), taken)
         return [torch.from_numpy(image) for image in made]
 
 
-def _made_of_levels(
+def _make_views(
     pack: Pack, settings: Settings, row: Row, needs: Sequence[Need], name: str,
     outs: Sequence[np.ndarray | None], taken: Taken | None, points: bytes | None = None,
 ) -> Sequence[np.ndarray]:  # fmt: skip
-    """As `_made`, of levels as far as any are taken; the image replaces a level that is damaged."""
+    """As `_decode`, of levels as far as any are taken; the image replaces a damaged level."""
     if not taken or not any(taken):
-        return _made(pack, settings, row, needs, name, outs, points)
-    found: dict[int, np.ndarray] = {}  # by view
-    for one in {level.name: level for level in taken if level is not None}.values():
-        views = [i for i, level in enumerate(taken) if level and level.name == one.name]
-        own = [level.need for level in taken if level and level.name == one.name]
+        return _decode(pack, settings, row, needs, name, outs, points)
+    sources = [level or Level(name, row, need) for level, need in zip(taken, needs, strict=True)]
+    views: dict[int, np.ndarray] = {}
+    for source in {source.name: source for source in sources}.values():
+        slots = [i for i, other in enumerate(sources) if other.name == source.name]
+        into = [outs[i] for i in slots]
         try:
-            made = _made(pack, settings, one.row, own, one.name, [outs[i] for i in views])
+            own = [sources[i].need for i in slots]
+            made = _decode(pack, settings, source.row, own, source.name, into)
         except (DecodeError, IntegrityError):
+            if source.name == name:
+                raise
             settings.decoder.count_declined(native.LEVEL)
-        else:
-            found.update(zip(views, made, strict=True))
-    left = [i for i in range(len(needs)) if i not in found]
-    if left:
-        own, into = [needs[i] for i in left], [outs[i] for i in left]
-        found.update(zip(left, _made(pack, settings, row, own, name, into), strict=True))
-    return [found[i] for i in range(len(needs))]
+            made = _decode(pack, settings, row, [needs[i] for i in slots], name, into)
+        views.update(zip(slots, made, strict=True))
+    return [views[i] for i in range(len(needs))]
 
 
-def _made(
+def _decode(
     pack: Pack, settings: Settings, row: Row, needs: Sequence[Need], name: str,
     outs: Sequence[np.ndarray | None], points: bytes | None = None,
 ) -> list[np.ndarray]:  # fmt: skip
@@ -198,17 +179,16 @@ def make_raw(
     rows = pack.raw_rows
     if rows is None or not _is_as_decoded(rows.facts, settings.decoder):
         return None
-    facts, drawn, boxes = rows.facts, [], []
+    facts, windows = rows.facts, []
     for number, crop in enumerate(settings.views):
         u = framings.numbers(settings, number, draw)
-        found = raw.windows(crop, facts.height, facts.width, u[:, FLIPS:])
-        if found is None:
+        box = raw.windows(crop, facts.height, facts.width, u[:, FLIPS:])
+        if box is None:
             return None
-        drawn.append(u)
-        boxes.append(found)
+        windows.append((u, box))
     errors = rows.check(positions)
     views: list[FieldColumn] = []
-    for u, box in zip(drawn, boxes, strict=True):
+    for u, box in windows:
         shape = (len(positions), facts.channels, box.height, box.width)
         batch = given_or_new(shape, rows.dtype, out, scratch=settings.scratch)
         hflip = u[:, 0] < settings.hflip if settings.hflip else None
@@ -220,8 +200,8 @@ def make_raw(
 
 def _is_as_decoded(facts: Facts, decoder: Decoder) -> bool:
     """Whether a decoder would return raw pixels unchanged."""
-    channels = CHANNELS.get(decoder.mode)
-    fits = channels is None or (facts.dtype == "uint8" and facts.channels == channels)
+    stored = facts.channels if facts.dtype == "uint8" else 0
+    fits = CHANNELS.get(decoder.mode, stored) == stored
     return fits and facts.height * facts.width <= decoder.max_pixels
 
 
@@ -237,7 +217,7 @@ def are_little(pack: Pack) -> bool:
     if pack.index_file.is_far:  # 16 places would be 32 MB
         most = min(most, _SOME)
     some = np.linspace(0, most, min(len(pack), _SOME), dtype=np.int64)
-    height, width = (pack.index_file.column(n).take(some) for n in _SIDES)
+    height, width = (pack.index_file.column(f"image/{n}").take(some) for n in ("height", "width"))
     return bool(np.median(height.astype(np.int64) * width) < _LITTLE)
 
 
@@ -255,7 +235,6 @@ def given_or_new(
 
 
 def uses_levels(pack: Pack, settings: Settings) -> bool:
-    """Tell whether any image may be made of a level."""
     return settings.fast and bool(pack.levels) and IMAGE in settings.fields
 
 
@@ -268,17 +247,21 @@ def take_levels(pack: Pack, framing: Framing) -> list[Taken] | None:
     columns = {d: pack.rows(positions, name) for d, name in pack.levels.items()}
     each = zip(rows, framing.each_needs, *columns.values(), strict=True)
     return [
-        _take_smallest(pack, settings, image, needs, dict(zip(columns, found, strict=True)))
-        for image, needs, *found in each
+        _take_smallest(pack, settings, image, needs, dict(zip(columns, levels, strict=True)))
+        for image, needs, *levels in each
     ]
 
 
 def _take_smallest(
-    pack: Pack, settings: Settings, image: Row, needs: Sequence[Need], found: Mapping[int, Row]
+    pack: Pack, settings: Settings, image: Row, needs: Sequence[Need], rows: Mapping[int, Row]
 ) -> Taken:
     if image.height * image.width > settings.decoder.max_pixels:
         return [None] * len(needs)  # decoding the image will say so
-    there = {d: row for d, row in found.items() if _is_level(row, image, d)}
+    there = {
+        d: row for d, row in rows.items()
+        if row.offset >= 0 and row.encoding == "jpeg"
+        and (row.height, row.width) == size_at(image.height, image.width, d)
+    }  # fmt: skip
     divisors = [regions.smallest(need, there) for need in needs]
     return [
         None if d is None else Level(pack.levels[d], there[d], need._replace(level=d))
@@ -286,23 +269,16 @@ def _take_smallest(
     ]
 
 
-def _is_level(row: Row, image: Row, divisor: int) -> bool:
-    """Whether a value can be a level of an image."""
-    size = size_at(image.height, image.width, divisor)
-    return row.offset >= 0 and row.encoding == "jpeg" and (row.height, row.width) == size
-
-
 def rows_read(rows: RowList, each: Sequence[Taken] | None) -> dict[str, RowList]:
     """Name of a field → rows of the values that are read to make images."""
     if each is None:
         return {IMAGE: rows}
-    found: dict[str, RowList] = {
-        IMAGE: RowList(row for row, taken in zip(rows, each, strict=True) if None in taken)
-    }
+    images = RowList(row for row, taken in zip(rows, each, strict=True) if None in taken)
+    read = {IMAGE: images}
     for taken in each:
         for level in {level.name: level for level in taken if level is not None}.values():
-            found.setdefault(level.name, RowList([])).append(level.row)
-    return found
+            read.setdefault(level.name, RowList([])).append(level.row)
+    return read
 
 
 def rows_expected(

@@ -7,6 +7,7 @@ and an Exif orientation turns both. Resizing takes the nearest id and never mixe
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,19 +35,16 @@ def decode(data: bytes, size: tuple[int, int]) -> np.ndarray:
     decodes plain PNGs of 8 bits, in a third of Pillow's time (``benchmarks/png.py``).
     """
     ids = png.decode(data, _OF_IDS, size)
-    if ids is not None:
-        return ids[:, :, 0]
-    return by_pillow(data, size)
+    return by_pillow(data, size) if ids is None else ids[:, :, 0]
 
 
 def by_pillow(data: bytes, size: tuple[int, int]) -> np.ndarray:
-    """Decode a mask with Pillow; as `decode`."""
     with Decoding("Pillow: "), encodings.opened(data) as image:
         if not encodings.has_class_ids(image):
             raise DecodeError(f"pixels of mode {image.mode}; expected class ids, one channel")
         if (image.height, image.width) != size:
-            found = f"{image.width}x{image.height}"
-            raise DecodeError(f"{found} pixels, its image has {size[1]}x{size[0]}")
+            own = f"{image.width}x{image.height}"
+            raise DecodeError(f"{own} pixels, its image has {size[1]}x{size[0]}")
         ids = pillow.pixels_of(image)
         if image.mode not in _BYTES:
             return ids.astype(np.int32)
@@ -93,29 +91,20 @@ def make(
         return make_one(pack, settings, images[slot], rows[slot], name, each_placement[slot])
 
     made = columns.make(rows, one, threads, but)
-    return made._replace(views=[widened(view) for view in made.views])
+    return made._replace(views=[widen([view])[0] for view in made.views])
 
 
-def widened(column: FieldColumn) -> FieldColumn:
-    """Give all masks of a batch the type int32 if one of them has it."""
-    if isinstance(column, torch.Tensor) or not is_wide(column):
-        return column
-    wide = as_int32(column)
-    return columns.together(list(wide), [slot for slot, mask in enumerate(wide) if mask is None])
-
-
-def is_wide(column: FieldColumn) -> bool:
-    """Tell whether one of some masks is int32: it has ids of more than 8 bits."""
-    if isinstance(column, torch.Tensor):
-        return column.dtype == torch.int32
-    return any(mask is not None and mask.dtype == torch.int32 for mask in column)
-
-
-def as_int32(column: FieldColumn) -> FieldColumn:
-    """Make masks int32; a mask that a sample lacks stays None."""
-    if isinstance(column, torch.Tensor):
-        return column.to(torch.int32)
-    return [None if mask is None else mask.to(torch.int32) for mask in column]
+def widen(parts: Sequence[FieldColumn]) -> list[FieldColumn]:
+    """Give all masks of some columns the type int32 if one of them has it: ids of over 8 bits."""
+    each: list[list[Any]] = [[part] if isinstance(part, torch.Tensor) else part for part in parts]
+    if not any(m is not None and m.dtype == torch.int32 for masks in each for m in masks):
+        return list(parts)
+    wide: list[FieldColumn] = []
+    for part, masks in zip(parts, each, strict=True):
+        own: list[Any] = [None if mask is None else mask.to(torch.int32) for mask in masks]
+        absent = [slot for slot, mask in enumerate(own) if mask is None]
+        wide += own if isinstance(part, torch.Tensor) else [columns.stack(own, absent)]
+    return wide
 
 
 def make_one(
@@ -124,7 +113,7 @@ def make_one(
     """Make the masks of one sample, (H, W), one a view; all border if the sample has none."""
     data = b"" if row.offset < 0 else pack.read(row, name)
     narrow = np.uint8 if 0 <= settings.ignore_index < 1 << 8 else np.int32
-    made = []
+    masks = []
     with pack.naming(row, name):
         if data and image.height * image.width > settings.decoder.max_pixels:
             most = settings.decoder.max_pixels
@@ -137,5 +126,5 @@ def make_one(
             else:
                 out = np.empty(shape, np.result_type(ids, narrow))
                 render(ids, placement, settings.ignore_index, out)
-            made.append(torch.from_numpy(out))
-    return made
+            masks.append(torch.from_numpy(out))
+    return masks

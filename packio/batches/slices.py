@@ -16,7 +16,6 @@ from packio.batches.framing import Framing
 from packio.errors import DecodeError, IntegrityError, ReadError
 from packio.images import native, regions
 from packio.index.indexfile import PROGRESSIVE, SPLIT_RECORD
-from packio.packs.opening import Pack
 from packio.storage.local import FolderStore, LocalStore
 from packio.system.threads import Threads, each
 
@@ -27,16 +26,6 @@ _MOST = 16  # samples of a slice
 _A_THREAD = 8  # slices for each thread, at least: all threads end at about the same time
 
 
-def fits(pack: Pack, framing: Framing) -> bool:
-    """Whether the core may read the images of a batch by itself."""
-    return (
-        native.makes_slices()
-        and framing.settings.decoder.has_core
-        and len(framing.columns) > 0
-        and pack.raw_rows is None
-    )
-
-
 def make(
     files: LocalStore, framing: Framing, threads: Threads | None,
     batches: Sequence[torch.Tensor], points: Sequence[bytes], but: Collection[int],
@@ -44,16 +33,14 @@ def make(
 ) -> dict[int, Exception]:  # fmt: skip
     """Make the images of a batch, slice by slice, each view in (N, C, H, W) uint8, contiguous.
 
-    ``make_one`` makes the sample in a slot that the core has not made. Returns slot → the
-    DecodeError or IntegrityError that it raised.
+    ``make_one`` makes a sample that the core has not made. Returns slot → what it raised.
     """
     order = np.array(framing.rows.file_order(), np.int32)
     if but:
         order = order[~np.isin(order, list(but))]
     requests = _requests(framing, batches)
-    samples, wanted = _samples(framing, points)
+    samples, wanted, paths = _samples(files, framing, points)
     numbers = framing.rows.column("file")
-    paths = _find(files, numbers, samples, wanted)
     if len(batches) > 1:
         # which are decoded once for all views, as `packio.images.regions` chooses for a sample
         wanted &= (requests["scale"] == requests["scale"][:, :1]).all(1)
@@ -65,15 +52,15 @@ def make(
     errors: dict[int, Exception] = {}
 
     def make_slice(slots: np.ndarray) -> None:
-        taken = slots[wanted[slots]]
+        own = slots[wanted[slots]]
         if not isinstance(files, FolderStore):
             try:
-                open_files = files.descriptors(numbers[taken].tolist())
+                open_files = files.descriptors(numbers[own].tolist())
             except (ReadError, IntegrityError):  # each sample says so by itself
-                wanted[taken] = False
+                wanted[own] = False
                 return
-            samples["file"][taken] = [file.number for file in open_files]
-        native.make_slice(samples, requests, taken, joined, paths)
+            samples["file"][own] = [file.number for file in open_files]
+        native.make_slice(samples, requests, own, joined, paths)
 
     def work(starts: Iterable[int]) -> None:
         for start in starts:
@@ -89,8 +76,10 @@ def make(
     return errors
 
 
-def _samples(framing: Framing, points: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    """Where the core finds each sample; and whether it may take the sample, (N,) bool."""
+def _samples(
+    files: LocalStore, framing: Framing, points: Sequence[bytes]
+) -> tuple[np.ndarray, np.ndarray, bytes]:
+    """Where the core finds each sample; whether it may take the sample, (N,) bool; joined paths."""
     rows, decoder = framing.rows, framing.settings.decoder
     samples = np.zeros(len(rows), native.SAMPLE)
     flags = rows.column("flags")
@@ -102,22 +91,16 @@ def _samples(framing: Framing, points: Sequence[bytes]) -> tuple[np.ndarray, np.
     samples["points_size"] = sizes
     takes = np.fromiter(map(decoder.core_takes, rows), bool, len(rows))
     in_vain = flags & (SPLIT_RECORD | PROGRESSIVE) != 0  # the core declines them, once it has read
-    return samples, takes & (samples["offset"] >= 0) & ~in_vain
-
-
-def _find(files: LocalStore, numbers: np.ndarray, samples: np.ndarray, wanted: np.ndarray) -> bytes:
-    """Leave out samples that are not in their files; return the paths of a folder's files."""
+    wanted = takes & (samples["offset"] >= 0) & ~in_vain
     if not isinstance(files, FolderStore):
-        wanted &= files.within(numbers, samples["offset"], samples["length"])
-        return b""
-    paths, starts = files.joined_paths(numbers.tolist())
-    samples["file"], samples["path"] = -1, starts
-    wanted &= samples["path"] >= 0
-    return paths
+        is_inside = files.within(rows.column("file"), samples["offset"], samples["length"])
+        return samples, wanted & is_inside, b""
+    paths, samples["path"] = files.joined_paths(rows.column("file").tolist())
+    samples["file"] = -1
+    return samples, wanted & (samples["path"] >= 0), paths
 
 
 def _requests(framing: Framing, batches: Sequence[torch.Tensor]) -> np.ndarray:
-    """What the core makes of each sample: (N, views)."""
     rows = framing.rows
     requests = np.zeros((len(rows), len(batches)), native.REQUEST)
     for view, (need, batch) in enumerate(zip(framing.needs, batches, strict=True)):
@@ -125,9 +108,8 @@ def _requests(framing: Framing, batches: Sequence[torch.Tensor]) -> np.ndarray:
         own["out"] = batch.data_ptr() + batch.stride(0) * np.arange(len(rows))
         own["height"], own["width"] = rows.column("height"), rows.column("width")
         own["channels"] = batch.shape[1]
-        for name, column in zip(("top", "left", "box_height", "box_width"), need.box, strict=True):
-            own[name] = column
-        for name, column in zip(native.OF_FRAME, need.frame[4:10], strict=True):
+        names = ("top", "left", "box_height", "box_width", *native.OF_FRAME)
+        for name, column in zip(names, (*need.box, *need.frame[4:10]), strict=True):
             own[name] = column
         if (ratios := regions.ratios_of(need.frame)) is not None:
             own["ratio"] = ratios

@@ -265,8 +265,8 @@ def _join_views(
     given: torch.Tensor | None,
 ) -> FieldColumn:  # fmt: skip
     """One view's column of a field: a tensor, if the parts are tensors of one shape."""
-    if kind == "mask" and any(map(masks.is_wide, columns)):
-        columns = list(map(masks.as_int32, columns))
+    if kind == "mask":
+        columns = masks.widen(columns)
     whole = [c for c in columns if isinstance(c, torch.Tensor)]
     if len(whole) == len(columns) and len({(c.shape[1:], c.dtype) for c in whole}) == 1:
         batch = images.given_or_new((count, *whole[0].shape[1:]), whole[0].dtype, given)

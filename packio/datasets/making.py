@@ -67,11 +67,11 @@ class Maker:
         if not self.settings.fields:
             return MadeSamples({}, {})
         given = None if self._dtype in FLOATS else out
-        before = self.settings.fallbacks, self.settings.declined
+        before = self.settings.counts
         try:
             made = samples.make(self.pack, self.settings, positions, draw, threads, given, device)
         finally:
-            self._count(*before)
+            self._count(before)
         if self._output == "pil" and self.settings.decoder.mode == "UNCHANGED":
             self._check_pillow_holds(made, positions)
         for name in self._images if self._dtype in FLOATS else ():
@@ -103,11 +103,11 @@ class Maker:
         """Make one sample: field → a value a view, in the form asked for."""
         if not self.settings.fields:
             return {}
-        before = self.settings.fallbacks, self.settings.declined
+        before = self.settings.counts
         try:
             made = samples.make_one(self.pack, self.settings, row, key, lane, size)
         finally:
-            self._count(*before)
+            self._count(before)
         if self._dtype in FLOATS:
             for name in self._images:
                 made[name] = [fields.scaled(view, self._dtype) for view in made[name]]
@@ -119,9 +119,9 @@ class Maker:
                 n: [fields.values(kinds[n], [v], self._output)[0] for v in made[n]] for n in made
             }
 
-    def _count(self, fallbacks: int, declined: tuple[int, ...]) -> None:
+    def _count(self, before: tuple[int, ...]) -> None:
         """Add to the tally what has come since there were so many."""
-        now = self.settings.fallbacks, self.settings.declined
-        if now != (fallbacks, declined):
-            more = [b - a for a, b in zip(declined, now[1], strict=True)]
-            self.tally.count(fallbacks=now[0] - fallbacks, declined=more)
+        now = self.settings.counts
+        if now != before:
+            fallbacks, *declined = (n - b for n, b in zip(now, before, strict=True))
+            self.tally.count(fallbacks=fallbacks, declined=declined)

@@ -17,7 +17,6 @@ import torch
 from PIL import Image
 
 import packio
-from packio.batches import slices
 from packio.errors import IntegrityError, PackioError
 from packio.images import native
 from packio.index import indexfile
@@ -102,7 +101,7 @@ def test_fast_pixels_are_those_that_are_made_one_by_one(
     order = list(range(len(ds)))
     found = ds.gather(order)[0]
     assert sum(made) > len(ds) // 2
-    monkeypatch.setattr(slices, "fits", lambda *_: False)
+    monkeypatch.setattr(native, "makes_slices", lambda: False)
     assert torch.equal(found, ds.gather(order)[0])
 
 
@@ -113,7 +112,7 @@ def test_what_the_core_declines_is_made_and_counted_once(
         ds = packio.PackDataset(packs["tar"], crop=packio.RandomResizedCrop(32), seed=2)
         with monkeypatch.context() as patched:
             if not by_slices:
-                patched.setattr(slices, "fits", lambda *_: False)
+                patched.setattr(native, "makes_slices", lambda: False)
             return ds.gather(range(len(ds)))[0], dict(ds.declined)
 
     (pixels, counts), (wanted, wanted_counts) = declined(by_slices=True), declined(by_slices=False)
@@ -338,6 +337,6 @@ def test_fast_views_are_those_that_are_made_one_by_one(
     order = list(range(len(ds)))
     found = ds.gather(order)
     assert sum(made) > 0
-    monkeypatch.setattr(slices, "fits", lambda *_: False)
+    monkeypatch.setattr(native, "makes_slices", lambda: False)
     for ours, wanted in zip(found, ds.gather(order), strict=True):
         assert torch.equal(ours, wanted)

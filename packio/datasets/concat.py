@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import operator
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -79,19 +79,20 @@ class ConcatPacks(Dataset):
         _check_kinds(self.datasets)
         first, self._labels = self.datasets[0], labels
         packs = [d.pack for d in self.datasets]
-        self._fields = first._fields
-        wanted = bool({"label", "box_labels"} & {*self._fields.names})
-        self._classes, self._moves = _join_classes(packs, labels, needed=wanted)
-        self._outputs = Outputs(
-            packs, self._fields, first.options["output"], several=first._several, moves=self._moves
-        )
+        self._fields, self._tally = first._fields, first._tally
+        needed = bool({"label", "box_labels"} & {*self._fields.names})
+        self._classes, self._moves = _join_classes(packs, labels, needed=needed)
+        output, views = first._options["output"], first._options["views"]
+        several = views is not None
+        self._outputs = Outputs(packs, self._fields, output, several=several, moves=self._moves)
         self._ends = np.cumsum([len(d) for d in self.datasets])
-        self._order = None
+        self._order = Positions()
         self._is_random = any(d._is_random for d in self.datasets)
         self._seed = first._seed if seed is None else Seed(seed)
         self.seeded = first.seeded or seed is not None
         self._guesses = Guesses()
         self._waiting: Threads | None = None  # for the samples of one dataset each
+        self._options = first._options
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -125,7 +126,7 @@ class ConcatPacks(Dataset):
 
         (N,) int64, read-only. Differs from the indices where `subset` has mixed the datasets.
         """
-        return None if self._order is None else self._order.array
+        return self._order.array
 
     def with_options(self: Self, **options: Any) -> Self:
         """The same samples, with some options of all datasets changed.
@@ -133,28 +134,23 @@ class ConcatPacks(Dataset):
         Raises:
             OptionError: there is no such option.
         """
-        each = {name: value for name, value in options.items() if name != "seed"}
-        made = self._with_datasets([d.with_options(**each) for d in self.datasets], self._order)
-        if "seed" in options:
-            seed = options["seed"]
-            made._seed = made.datasets[0]._seed if seed is None else Seed(seed)
-            made.seeded = made.datasets[0].seeded or seed is not None
-        return made
+        seed = {"seed": options.pop("seed")} if "seed" in options else {}
+        return self._join([d.with_options(**options) for d in self.datasets], self._order, **seed)
 
-    def _with_datasets(self: Self, datasets: list[PackDataset], order: Positions | None) -> Self:
-        """The same of other datasets, with its seed."""
-        made = copy.copy(self)
-        ConcatPacks.__init__(made, datasets, labels=self._labels)
-        made._seed, made.seeded, made._order = self._seed, self.seeded, order
-        return made
+    def _join(
+        self: Self, datasets: list[PackDataset], order: Positions, **seed: int | None
+    ) -> Self:
+        """Join other datasets in the same way, with the same seed if no other is given."""
+        joined = copy.copy(self)
+        ConcatPacks.__init__(joined, datasets, labels=self._labels, **seed)
+        joined._order = order
+        if not seed:
+            joined._seed, joined.seeded = self._seed, self.seeded
+        return joined
 
     @property
     def _parts(self) -> tuple[PackDataset, ...]:
         return self.datasets
-
-    @property
-    def _option_names(self) -> Container[str]:
-        return self.datasets[0]._option_names if "datasets" in vars(self) else ()
 
     def _labels_of_parts(self, label: Labels) -> list[list[int]]:
         each = [label] if isinstance(label, (str, int, np.integer)) else list(label)
@@ -170,11 +166,10 @@ class ConcatPacks(Dataset):
         owners, own = self._locate_indices(indices)
         parts = [d.subset(own[owners == number]) for number, d in enumerate(self.datasets)]
         is_mixed = np.any(owners[1:] < owners[:-1])
-        order = Positions(np.argsort(np.argsort(owners, kind="stable"))) if is_mixed else None
-        return self._with_datasets(parts, order)
+        order = np.argsort(np.argsort(owners, kind="stable")) if is_mixed else None
+        return self._join(parts, Positions(order))
 
     def _locate_indices(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Find the dataset of each sample, and the index in it."""
         places = indices if self.places is None else self.places[indices]
         owners = np.searchsorted(self._ends, places, "right")
         sizes = [len(dataset) for dataset in self.datasets]
@@ -197,16 +192,16 @@ class ConcatPacks(Dataset):
         dataset after the other would leave decoding threads idle at the end of each dataset.
         """
         numbers = np.unique(cast("np.ndarray", owners)).tolist() or [0]
-        threads = self.datasets[0]._maker.threads()
+        threads = self.datasets[0]._threads()
         slots = {number: np.flatnonzero(owners == number) for number in numbers}
-        found: dict[int, MadeSamples] = {}
+        made: dict[int, MadeSamples] = {}
 
         def work(some: Iterable[int]) -> None:
             for number in some:
-                own, at = draw._replace(lanes=draw.lanes[slots[number]]), positions[slots[number]]
-                made = self.datasets[number]._maker.make(at, own, threads)
-                _name_boxes(self._moves[number], made.columns)
-                found[number] = made
+                own = slots[number]
+                part, lanes = self.datasets[number], draw._replace(lanes=draw.lanes[own])
+                made[number] = part._make_fields(positions[own], lanes, threads)
+                _name_boxes(self._moves[number], made[number].columns)
 
         if threads is None or len(numbers) == 1:
             work(numbers)
@@ -217,9 +212,9 @@ class ConcatPacks(Dataset):
             self._waiting.run(work, numbers)
         errors = {
             int(slots[number][slot]): error
-            for number in numbers for slot, error in found[number].errors.items()
+            for number in numbers for slot, error in made[number].errors.items()
         }  # fmt: skip
-        parts = [(slots[number], found[number].columns) for number in numbers]
+        parts = [(slots[number], made[number].columns) for number in numbers]
         return MadeSamples(_join_columns(parts, len(positions), out, self._fields.kinds), errors)
 
 
@@ -233,7 +228,6 @@ def _name_boxes(move: Relabelling, columns: FieldColumns) -> None:
 
 
 def _find_class(wanted: str | int, move: Relabelling) -> list[int]:
-    """The number of a class in one pack, if it is there."""
     if isinstance(wanted, str):
         return [move.old.index(wanted)] if wanted in move.old else []
     number = operator.index(wanted)
@@ -247,10 +241,9 @@ def _join_columns(
     kinds: Mapping[str, str],
 ) -> FieldColumns:  # fmt: skip
     """Put the columns of a batch's slots together; those of all slots stay as they are."""
-    slots, each = zip(*parts, strict=True)
     if len(parts) == 1 and out is None:
-        whole: FieldColumns = each[0]
-        return whole
+        return parts[0][1]
+    slots, each = zip(*parts, strict=True)
     return {
         name: [
             _join_views(kinds[name], slots, views, count, out if name == IMAGE else None)
@@ -304,8 +297,8 @@ def _join_classes(
                     f"labels differ: {forms[0]} in {packs[0].path}, {form} in {pack.path}"
                 )
     if labels == "by_name":
-        together = all_classes(pack.classes for pack in packs)
-        return together, [_move_by_name(pack, together) for pack in packs]
+        classes = all_classes(pack.classes for pack in packs)
+        return classes, [_move_by_name(pack, classes) for pack in packs]
     names = [pack.classes for pack in packs]
     different = [i for i, own in enumerate(names) if own != names[0]]
     if different and needed:
@@ -340,15 +333,12 @@ def _form(pack: Pack, labels: str) -> str:
 
 
 def _difference(one: Pack, other: Pack) -> str:
-    """What differs between the classes of two packs, and what to do."""
-    a, b = one.classes, other.classes
-    only = [(one, [n for n in a if n not in set(b)]), (other, [n for n in b if n not in set(a)])]
-    said = [
-        f"only in {pack.path}: {', '.join(names[:_SHOWN])}" + (", …" if names[_SHOWN:] else "")
-        for pack, names in only
-        if names
-    ]
-    what = "; ".join(said or [f"{one.path} and {other.path} have the same in another order"])
+    differences = []
+    for pack, others in ((one, set(other.classes)), (other, set(one.classes))):
+        names = [name for name in pack.classes if name not in others]
+        shown = ", ".join([*names[:_SHOWN], *(["…"] if names[_SHOWN:] else [])])
+        differences += [f"only in {pack.path}: {shown}"] if names else []
+    what = "; ".join(differences or [f"{one.path} and {other.path} have the same in another order"])
     return f"classes differ: {what}; labels='by_name' joins them, `packio pack --classes-from` too"
 
 
@@ -356,6 +346,7 @@ def _check_kinds(datasets: Sequence[PackDataset]) -> None:
     """Refuse datasets whose samples cannot be in one batch, as of other output or crops."""
     if not datasets:
         raise OptionError("datasets: expected at least one")
+    first: dict[str, Any] = {}
     for dataset in datasets:
         if not isinstance(dataset, PackDataset):
             raise OptionError(
@@ -369,23 +360,18 @@ def _check_kinds(datasets: Sequence[PackDataset]) -> None:
                 f"datasets: {type(dataset).__name__} has a __getitem__, __getitems__ or __len__ of "
                 "its own, which ConcatPacks would not call; torch.utils.data.ConcatDataset does"
             )
-    first = _kind(datasets[0])
-    for dataset in datasets[1:]:
-        for name, found in _kind(dataset).items():
-            if found != first[name]:
+        fields, own = dataset._fields, dataset._options
+        kind = {
+            "fields": fields.assemble({name: name for name in fields.names}),
+            "kinds of fields": fields.kinds,
+            "output": own["output"],
+            "dtype": own["dtype"],
+            "views": None if own["views"] is None else len(own["views"]),
+        }
+        first = first or kind
+        for name, value in kind.items():
+            if value != first[name]:
                 raise OptionError(
-                    f"{name} differ: {first[name]} of {datasets[0].pack.path}, {found} of "
+                    f"{name} differ: {first[name]} of {datasets[0].pack.path}, {value} of "
                     f"{dataset.pack.path}; give both the same"
                 )
-
-
-def _kind(dataset: PackDataset) -> dict[str, Any]:
-    """Options that have to be the same in all datasets."""
-    options = dataset.options
-    return {
-        "fields": dataset._fields.assemble({name: name for name in dataset._fields.names}),
-        "kinds of fields": dataset._fields.kinds,
-        "output": options["output"],
-        "dtype": options["dtype"],
-        "views": None if options["views"] is None else len(options["views"]),
-    }

@@ -8,13 +8,12 @@ pack is its own part; `ConcatPacks` has several.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import operator
 import threading
 import warnings
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -27,12 +26,12 @@ from packio.batches.framing import Draw
 from packio.datasets import options, selection
 from packio.datasets.fields import Fields, Gathered, Outputs
 from packio.datasets.lookahead import BatchWithLookahead, Guesses
-from packio.datasets.shared_state import Positions, Seeded, Tally
+from packio.datasets.shared_state import DECLINED, FALLBACKS, REPLACED, Positions, Seeded, Tally
 from packio.datasets.transforms import transform_sample
 from packio.errors import OptionError, PackioError, TransformError
 from packio.images.devices import side_stream
 from packio.images.frames import Placement
-from packio.packs.querying import expressions
+from packio.images.native import REASONS
 from packio.packs.table import Row
 from packio.sample.record import IMAGE
 from packio.system import workers
@@ -50,7 +49,6 @@ class _Key(threading.local):
         self._tensor = torch.empty((), dtype=torch.int64)
 
     def drawn(self) -> int:
-        """An int of 63 bits."""
         return int(self._tensor.random_().item())
 
 
@@ -65,14 +63,16 @@ class Dataset(Seeded, torch.utils.data.Dataset[Any]):
     """
 
     seeded: bool
+    _options: dict[str, Any]  # of the first part
     _fields: Fields
     _outputs: Outputs
     _guesses: Guesses
+    _tally: Tally  # of the first part
     _is_random: bool  # whether any sample needs random numbers
-    _order: Positions | None = None  # of the samples among those of all parts; None: one by one
+    _order = Positions()  # of the samples among those of all parts
 
     def __setattr__(self, name: str, value: Any) -> None:
-        options.check_settable(self, name, self._option_names)
+        options.check_settable(self, name, vars(self).get("_options", ()))
         super().__setattr__(name, value)
 
     @property
@@ -80,14 +80,9 @@ class Dataset(Seeded, torch.utils.data.Dataset[Any]):
         raise NotImplementedError
 
     @property
-    def _option_names(self) -> Container[str]:
-        """Names of the options that it was made with; none before it is made."""
-        raise NotImplementedError
-
-    @property
     def classes(self) -> list[str]:
         """Class names; a label is a position in this list."""
-        raise NotImplementedError
+        return self._parts[0].pack.classes
 
     @property
     def class_to_idx(self) -> dict[str, int]:
@@ -117,20 +112,18 @@ class Dataset(Seeded, torch.utils.data.Dataset[Any]):
     @property
     def replaced(self) -> int:
         """Bad samples replaced so far under on_error="skip", in all workers."""
-        return sum(tally.replaced for tally in self._tallies)
+        return int(self._totals[REPLACED])
 
     @property
     def fallbacks(self) -> int:
         """Images that Pillow decoded because the chosen decoder could not, in all workers."""
-        return sum(tally.fallbacks for tally in self._tallies)
+        return int(self._totals[FALLBACKS])
 
     @property
     def declined(self) -> dict[str, int]:
         """Reason → JPEGs that the native core left to a slower library, in all workers."""
-        counts: collections.Counter[str] = collections.Counter()
-        for tally in self._tallies:
-            counts.update(tally.declined)
-        return dict(counts)
+        counts = self._totals[DECLINED:].tolist()
+        return {reason: count for reason, count in zip(REASONS, counts, strict=True) if count}
 
     @property
     def description(self) -> dict[str, Any]:
@@ -142,7 +135,7 @@ class Dataset(Seeded, torch.utils.data.Dataset[Any]):
         parts = self._parts
         return {
             "seeded": self.seeded,
-            "part": self._order is not None or any(part._is_part for part in parts),
+            "part": self._order.array is not None or any(part._is_part for part in parts),
             "parts": [options.describe(p._options, p.pack.digest, len(p)) for p in parts],
         }
 
@@ -167,7 +160,7 @@ class Dataset(Seeded, torch.utils.data.Dataset[Any]):
             return self._sample(operator.index(index))
         if len(indices):
             self._warn_if_again(indices)
-        batch = self._batch(indices, None, None)
+        batch = self._batch(indices)
         return Batched(batch) if type(batch) is list else batch
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
@@ -180,7 +173,7 @@ class Dataset(Seeded, torch.utils.data.Dataset[Any]):
             return [self[index] for index in indices]
         if len(indices):
             self._warn_if_again(indices)
-        return self._samples(self._made(indices, None, None))
+        return self._samples(self._gather(indices))
 
     def gather(
         self, indices: Sequence[int] | np.ndarray, *, out: torch.Tensor | None = None,
@@ -206,11 +199,13 @@ class Dataset(Seeded, torch.utils.data.Dataset[Any]):
                     "knows no out= and no device="
                 )
             return collate(self.__getitems__(list(indices)))
-        if out is not None and not (self._outputs.has_one_tensor and self._is_plain):
+        has_tensors = self._options["output"] == "tensor"
+        is_plain = self._options["views"] is None and self._is_plain
+        if out is not None and not (has_tensors and is_plain):
             raise OptionError("out=: expected tensors, without views or transforms")
         if device is None:
-            return self._batch(indices, out, None)
-        if out is not None or not (self._outputs.has_tensors and self.decodes_batches):
+            return self._batch(indices, out)
+        if out is not None or not (has_tensors and self.decodes_batches):
             raise OptionError(
                 f"device=: {self!r}; expected a decoder of batches, as decoder='nvjpeg', "
                 "output='tensor', and no out="
@@ -254,22 +249,17 @@ class Dataset(Seeded, torch.utils.data.Dataset[Any]):
             (part.pack, part._chosen_positions(), wanted)
             for part, wanted in zip(parts, labels, strict=True)
         ]
-        found = selection.matching(searched, key, meta)
-        if expression is not None:
-            packs = {id(part.pack): part.pack for part in parts}
-            each = {i: expressions.matching(pack, expression) for i, pack in packs.items()}
-            found = [
-                rows & np.isin(positions, each[id(pack)])
-                for rows, (pack, positions, _) in zip(found, searched, strict=True)
-            ]
-        chosen = np.concatenate(found)
-        chosen = chosen if self._order is None else chosen[self._order.array]
-        if not chosen.any():
-            wanted = {"label": label, "key": key, **meta}
-            asked = [repr(expression)] if expression is not None else []
-            asked += [f"{name}={value!r}" for name, value in wanted.items() if value is not None]
-            raise OptionError(f"{self._name}: none of {len(self)} samples has {', '.join(asked)}")
-        return self.subset(chosen)
+        matches = np.concatenate(selection.matching(searched, key, meta, expression))
+        if self._order.array is not None:
+            matches = matches[self._order.array]
+        if not matches.any():
+            named = {"label": label, "key": key, **meta}
+            conditions = [f"{name}={value!r}" for name, value in named.items() if value is not None]
+            if expression is not None:
+                conditions.insert(0, repr(expression))
+            where = parts[0].pack.path if len(parts) == 1 else type(self).__name__
+            raise OptionError(f"{where}: none of {len(self)} samples has {', '.join(conditions)}")
+        return self.subset(matches)
 
     def subset(self: Self, indices: Any) -> Self:
         """Select some samples, in the order given; nothing is copied.
@@ -288,7 +278,13 @@ class Dataset(Seeded, torch.utils.data.Dataset[Any]):
             IndexError: an index is out of range.
         """
         if selection.is_table(indices):
-            return self._part(self._of_table(indices))
+            part = self._parts[0]
+            if part is not self:
+                raise OptionError(
+                    "subset: a table names samples of one pack; take subset() of each dataset, "
+                    "then join them by ConcatPacks"
+                )
+            return self._part(selection.of_table(indices, part.pack, part._chosen.array))
         return self._part(selection.checked_indices(len(self), indices))
 
     def draw_of(
@@ -325,12 +321,10 @@ class Dataset(Seeded, torch.utils.data.Dataset[Any]):
             drawn = Drawn(position if index is None else index, epoch, position)
         part, row = self._find(drawn)
         key, lane, size = self._draw_one(drawn)
-        settings = part._maker.settings.sized(size)
-        placements = framing.placements_of_one(settings, row, key, lane)
-        return tuple(placements) if part._several else placements[0]
+        placements = framing.placements_of_one(part._settings.sized(size), row, key, lane)
+        return placements[0] if part._options["views"] is None else tuple(placements)
 
     def _find(self, index: int) -> tuple[PackDataset, Row]:
-        """Find the part that has a sample, and the sample's row."""
         owners, positions = self._locate(selection.checked_indices(len(self), [index]))
         part = self._parts[0 if owners is None else owners.item()]
         return part, part.pack.row(positions.item())
@@ -338,7 +332,7 @@ class Dataset(Seeded, torch.utils.data.Dataset[Any]):
     def _seen(self, index: Drawn, *, whole: bool = False) -> list[torch.Tensor]:
         """The images of a sample as they are drawn, (C, H, W) each, one a view; no transforms."""
         part, row = self._find(index)
-        settings = dataclasses.replace(part._maker.settings, fields={IMAGE: "image"})
+        settings = dataclasses.replace(part._settings, fields={IMAGE: "image"})
         if whole:
             settings = dataclasses.replace(settings, views=(None,), hflip=0.0, vflip=0.0)
         return samples.make_one(part.pack, settings, row, *self._draw_one(index))[IMAGE]
@@ -364,54 +358,40 @@ class Dataset(Seeded, torch.utils.data.Dataset[Any]):
                 stacklevel=4,
             )
 
-    # ---- of the parts ----
-
-    @property
-    def _name(self) -> object:
-        return type(self).__name__
-
-    @property
-    def _tally(self) -> Tally:
-        return self._parts[0]._maker.tally
-
-    @property
-    def _tallies(self) -> list[Tally]:
-        return [part._maker.tally for part in set(self._parts)]
+    # ---- of the parts; a dataset of one part needs no owners ----
 
     @property
     def _is_plain(self) -> bool:
-        """Whether no transform is called."""
         return all(part._is_plain for part in self._parts)
+
+    @property
+    def _totals(self) -> np.ndarray:
+        totals: np.ndarray = np.sum([part._tally.totals for part in set(self._parts)], axis=0)
+        return totals
 
     def _begin_epoch(self, epoch: int) -> None:
         """Draw the random numbers of another epoch, of which a loader has taken note."""
         for part in self._parts:
-            part._maker.tally.epoch = epoch
+            part._tally.epoch = epoch
 
     def _labels_of_parts(self, label: selection.Labels) -> Sequence[selection.Labels]:
         """What a label that is sought is called in each part."""
         return [label]
-
-    def _of_table(self, table: Any) -> np.ndarray:
-        """Indices of the samples that a table names, in a dataset of one pack."""
-        raise OptionError(
-            "subset: a table names samples of one pack; take subset() of each dataset, then join "
-            "them by ConcatPacks"
-        )
 
     def _part(self: Self, indices: np.ndarray) -> Self:
         raise NotImplementedError
 
     def _locate(self, indices: Sequence[int] | np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
         """Find the part of each sample, None where there is one, and the position in its pack."""
-        raise NotImplementedError
+        return None, self._parts[0]._positions(indices)
 
     def _make(
         self, owners: np.ndarray | None, positions: np.ndarray, draw: Draw,
         out: torch.Tensor | None, device: torch.device | None,
     ) -> samples.MadeSamples:  # fmt: skip
         """Make the decoded fields of a batch; bad samples are among them."""
-        raise NotImplementedError
+        part = self._parts[0]
+        return part._make_fields(positions, draw, part._threads(), out, device)
 
     def _transformed(self, values: dict[str, Any], position: int, owner: int) -> dict[str, Any]:
         part = self._parts[owner]
@@ -477,82 +457,72 @@ class Dataset(Seeded, torch.utils.data.Dataset[Any]):
             return key, int(lanes[0]), size
         return _KEY.drawn(), 0, size
 
-    def _made(
-        self, indices: Sequence[int] | np.ndarray, out: torch.Tensor | None,
-        device: torch.device | None,
+    def _gather(
+        self, indices: Sequence[int] | np.ndarray, out: torch.Tensor | None = None,
+        device: torch.device | None = None, draw: Draw | None = None,
     ) -> Gathered:  # fmt: skip
-        workers.settle()
-        if self.looks_ahead:
-            self._look_ahead(indices)
-        return self._gathered(indices, self._draw(indices), out, device)
-
-    def _gathered(
-        self, indices: Sequence[int] | np.ndarray, draw: Draw, out: torch.Tensor | None = None,
-        device: torch.device | None = None,
-    ) -> Gathered:  # fmt: skip
+        """Make the decoded fields of a batch, with a good sample in the place of each bad one."""
+        if draw is None:
+            workers.settle()
+            if self.looks_ahead:
+                self._look_ahead(indices)
+            draw = self._draw(indices)
         owners, positions = self._locate(indices)
         made = self._make(owners, positions, draw, out, device)
-        if not made.errors:
-            return Gathered(made.columns, positions, owners)
-        source = self._replace(made, owners, len(positions))
-        return Gathered(made.columns, positions[source], None if owners is None else owners[source])
+        if made.errors:
+            self._report(made.errors, owners, len(positions))
+            source = samples.replace(made)
+            positions, owners = positions[source], None if owners is None else owners[source]
+        return Gathered(made.columns, positions, owners)
 
-    def _replace(
-        self, made: samples.MadeSamples, owners: np.ndarray | None, count: int
-    ) -> list[int]:
-        """Put a good sample of the batch in the place of each bad one; count and report it."""
-        makers = [part._maker for part in self._parts]
+    def _report(self, errors: dict[int, Exception], owners: np.ndarray | None, count: int) -> None:
+        """Raise the first error if a part skips nothing, or all is bad; else count and warn."""
+        parts = self._parts
         bad = [
-            (error, makers[0 if owners is None else owners[slot]])
-            for slot, error in sorted(made.errors.items())
+            (error, parts[0 if owners is None else owners[slot]])
+            for slot, error in sorted(errors.items())
         ]
-        for error, maker in bad:
-            if not maker.skip or len(bad) == count:
+        for error, part in bad:
+            if part._options["on_error"] != "skip" or len(bad) == count:
                 raise error
-        for error, maker in bad:
-            warnings.warn(f"replaced by another sample of its batch: {error}", stacklevel=5)
-            maker.tally.count(replaced=1)
-        return samples.replace(made)
+        for error, part in bad:
+            warnings.warn(f"replaced by another sample of its batch: {error}", stacklevel=4)
+            part._tally.count(replaced=1)
 
     def _look_ahead(self, indices: Sequence[int] | np.ndarray) -> None:
         """Ask for the bytes of a batch, and of those that come later, as far as they are known."""
         if isinstance(indices, np.ndarray):
             return
-        if isinstance(indices, BatchWithLookahead):
-            batch = indices
-        else:
+        batch = indices
+        if not isinstance(batch, BatchWithLookahead):
             batch = self._guesses.after(self, indices)
         if batch.later or batch.anew:
             with contextlib.suppress(PackioError, IndexError):  # the batch itself will raise it
                 self._expect([batch, *batch.later], anew=batch.anew)
 
     def _expect(self, batches: Sequence[Sequence[int]], *, anew: bool) -> None:
-        parts = self._parts
-        for part in parts if anew else ():
+        for part in self._parts if anew else ():
             part.pack.forget()
         for indices in batches:
-            owners, positions = self._locate(indices)
             draw = self._known_draw(indices)
-            if owners is None:
-                parts[0]._maker.expect(positions, draw)
-                continue
-            for number in np.unique(owners).tolist():
-                slots = np.flatnonzero(owners == number)
+            owners, positions = self._locate(indices)
+            for number, part in enumerate(self._parts):
+                slots = slice(None) if owners is None else np.flatnonzero(owners == number)
                 own = None if draw is None else draw._replace(lanes=draw.lanes[slots])
-                parts[number]._maker.expect(positions[slots], own)
+                rows = samples.rows_expected(part.pack, part._settings, positions[slots], own)
+                part.pack.expect(rows)
 
     def _sample(self, index: int) -> Any:
         key, lane, size = self._draw_one(index)
-        return self._samples(self._gathered([index], Draw(key, np.array([lane]), size)))[0]
+        draw = Draw(key, np.array([lane]), size)
+        return self._samples(self._gather([index], draw=draw))[0]
 
     def _batch(
-        self, indices: Sequence[int] | np.ndarray, out: torch.Tensor | None,
-        device: torch.device | None,
+        self, indices: Sequence[int] | np.ndarray, out: torch.Tensor | None = None,
+        device: torch.device | None = None,
     ) -> Any:  # fmt: skip
-        made = self._made(indices, out, device)
-        if not self._is_plain:
-            return self._samples(made).columns()
-        return self._outputs.batch(made)
+        made = self._gather(indices, out, device)
+        return self._outputs.batch(made) if self._is_plain else self._samples(made).columns()
 
     def _samples(self, made: Gathered) -> Batch:
         columns = self._outputs.columns(made)

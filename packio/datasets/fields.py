@@ -24,6 +24,7 @@ from packio.sample.record import IMAGE
 from packio.sample.relabelling import Relabelling
 
 NAMES = ("image", "mask", "label", "boxes", "box_labels", "key", "index", "split")
+READS = {"label": "label", "key": "key", "split": "split_of"}  # field → method of the pack
 _NEVER_META = NAMES[:-1]  # packs had metadata of the name "split" before they had splits
 
 Spec = str | Sequence[str | Mapping[str, str]] | Mapping[str, str]
@@ -43,30 +44,29 @@ class Fields:
                 "{name: field}"
             )
         self._is_bare = isinstance(spec, str)
-        self._outs: tuple[str, ...] | None = None  # the keys of a dict
-        if isinstance(spec, Mapping):
-            self._outs, spec = tuple(spec), tuple(spec.values())
-        self._parts = (spec,) if isinstance(spec, str) else tuple(spec)  # a name, or a dict
+        self._outs = tuple(spec) if isinstance(spec, Mapping) else None  # the keys of a dict
+        parts = spec.values() if isinstance(spec, Mapping) else [spec] if self._is_bare else spec
+        self._parts: tuple[Any, ...] = tuple(parts)  # a name, or a dict
         inner = [name for part in self._parts if isinstance(part, Mapping)
                  for name in part.values()]  # fmt: skip
-        names = [name for part in self._parts
-                 for name in (part.values() if isinstance(part, Mapping) else [part])]  # fmt: skip
-        if not all(isinstance(name, str) for name in names) or IMAGE in inner:
+        self.names: tuple[str, ...] = tuple(
+            name for part in self._parts
+            for name in (part.values() if isinstance(part, Mapping) else [part])
+        )  # fmt: skip
+        if not all(isinstance(name, str) for name in self.names) or IMAGE in inner:
             raise OptionError(
                 f"fields={spec!r}: expected names of fields, or dicts of them without the image, "
                 'as ("image", {"boxes": "boxes", "labels": "box_labels"})'
             )
-        self.names: tuple[str, ...] = tuple(names)
+        if not self.names:
+            raise OptionError(f"fields={spec!r}: expected names out of {', '.join(NAMES)}")
         self._nests = bool(inner)
         self.kinds: dict[str, str] = {name: kinds[name] for name in self.names if name in kinds}
         known = {*self.kinds, *described}
         self.meta: tuple[str, ...] = tuple(name for name in self.names if name not in known)
-        if not self.names:
-            raise OptionError(f"fields={spec!r}: expected names out of {', '.join(NAMES)}")
 
     @property
     def image_places(self) -> tuple[int | str, ...] | None:
-        """Where the image is in a batch; see `Dataset.image_places`."""
         if self._is_bare:
             return None
         outs: Sequence[int | str] = range(len(self.names)) if self._outs is None else self._outs
@@ -76,20 +76,19 @@ class Fields:
         """Put one value of each field into the shape asked for."""
         if self._is_bare:
             return values[self.names[0]]
-        each = [self._of_part(part, values) for part in self._parts]
+        each = [
+            values[part] if isinstance(part, str) else {o: values[n] for o, n in part.items()}
+            for part in self._parts
+        ]
         return tuple(each) if self._outs is None else dict(zip(self._outs, each, strict=True))
-
-    def _of_part(self, part: str | Mapping[str, str], values: Mapping[str, Any]) -> Any:
-        if isinstance(part, str):
-            return values[part]
-        return {out: values[name] for out, name in part.items()}
 
     def batch(self, values: Mapping[str, Any]) -> Any:
         """Put one batched value of each field into the shape that default_collate gives."""
+        batch = self.assemble(values)
         if self._is_bare or self._outs is not None:
-            return self.assemble(values)
-        return [tuple(values[part]) if part == "key" else self._of_part(part, values)
-                for part in self._parts]  # fmt: skip
+            return batch
+        return [tuple(value) if part == "key" else value
+                for part, value in zip(self._parts, batch, strict=True)]  # fmt: skip
 
     def samples(self, columns: Mapping[str, Sequence[Any]]) -> list[Any]:
         """Turn columns of N values each into N samples of the shape asked for."""
@@ -164,16 +163,10 @@ def scaled(view: Any, dtype: torch.dtype, out: torch.Tensor | None = None) -> An
     return out.copy_(view.to(torch.float32).div_(limit))
 
 
-def values(kind: str, column: FieldColumn, output: str) -> list[Any]:
-    """The values of one view's column, one a sample, in the form asked for."""
-    each = list(column.unbind(0) if isinstance(column, torch.Tensor) else column)
-    if output == "tensor":
-        return each
-    return [_as_array(kind, v, output) if isinstance(v, torch.Tensor) else v for v in each]
-
-
-def _as_array(kind: str, tensor: torch.Tensor, output: str) -> Any:
+def convert(kind: str, tensor: Any, output: str) -> Any:
     """Turn a (C, H, W) tensor into an (H, W, C) array, or a Pillow image if output is "pil"."""
+    if output == "tensor" or not isinstance(tensor, torch.Tensor):
+        return tensor
     array = tensor.numpy()
     if kind == "image":
         array = np.ascontiguousarray(array.transpose(1, 2, 0))
@@ -202,23 +195,18 @@ class Outputs:
         self._packs, self._moves, self._fields = packs, moves, fields
         self._output, self._several = output, several
         self._starts = [0, *itertools.accumulate(map(len, packs))]
-        self.has_tensors: bool = output == "tensor"
-        self.has_one_tensor: bool = self.has_tensors and not several
 
     def _split(self, made: Gathered) -> list[tuple[int, np.ndarray, np.ndarray]]:
         """Number of each pack that is in a batch, its samples' slots, and their positions in it."""
         if made.owners is None:
             return [(0, np.arange(len(made.positions)), made.positions)]
         each = [(n, np.flatnonzero(made.owners == n)) for n in np.unique(made.owners).tolist()]
-        return [(n, at, made.positions[at]) for n, at in each]
+        return [(n, slots, made.positions[slots]) for n, slots in each]
 
     def _read(self, name: str, made: Gathered) -> list[Any]:
-        """What a method of the packs says of each sample."""
-        if made.owners is None:
-            return list(map(getattr(self._packs[0], name), made.positions.tolist()))
-        owners = made.owners.tolist()
-        reads = {n: getattr(self._packs[n], name) for n in {*owners}}
-        return [reads[n](i) for n, i in zip(owners, made.positions.tolist(), strict=True)]
+        owners = itertools.repeat(0) if made.owners is None else made.owners.tolist()
+        reads = [getattr(pack, name) for pack in self._packs]
+        return [reads[n](i) for n, i in zip(owners, made.positions.tolist(), strict=False)]
 
     def _places(self, made: Gathered) -> np.ndarray:
         """A copy of the samples' positions, counted through all packs, one behind the other."""
@@ -228,29 +216,33 @@ class Outputs:
 
     def columns(self, made: Gathered, but: Container[str] = ()) -> dict[str, Sequence[Any]]:
         """Values of each field, but for some, one a sample."""
-        found: dict[str, Sequence[Any]] = {}
+        columns: dict[str, Sequence[Any]] = {}
         for name, needs in (("meta", self._fields.meta), ("key", "key" in self._fields.names)):
             for number, _, positions in self._split(made) if needs else ():
                 self._packs[number].bring(name, positions)
         metas = [meta or {} for meta in self._read("meta", made)] if self._fields.meta else []
         for name in (n for n in self._fields.names if n not in but):
             if kind := self._fields.kinds.get(name):
-                views = [values(kind, view, self._output) for view in made.columns[name]]
-                found[name] = list(zip(*views, strict=True)) if self._has_views(name) else views[0]
+                views = [self._convert(kind, view) for view in made.columns[name]]
+                columns[name] = list(zip(*views, strict=True)) if self.has_views(name) else views[0]
             elif name in self._fields.meta:
-                found[name] = [meta.get(name) for meta in metas]
+                columns[name] = [meta.get(name) for meta in metas]
             elif name == "label":
                 labels = self._labels(made)
-                found[name] = labels.tolist() if labels.ndim == 1 else list(labels)
-            elif name == "key":
-                found[name] = self._read("key", made)
+                columns[name] = labels.tolist() if labels.ndim == 1 else list(labels)
             elif name == "index":
-                found[name] = self._places(made).tolist()
+                columns[name] = self._places(made).tolist()
             else:
-                found[name] = self._read("split_of", made)
-        return found
+                columns[name] = self._read(READS[name], made)
+        return columns
 
-    def _has_views(self, name: str) -> bool:
+    def _convert(self, kind: str, column: FieldColumn) -> list[Any]:
+        each = list(column.unbind(0) if isinstance(column, torch.Tensor) else column)
+        if self._output == "tensor":
+            return each
+        return [convert(kind, value, self._output) for value in each]
+
+    def has_views(self, name: str) -> bool:
         """Whether the values of a field are tuples, one value a view."""
         return self._several and self._fields.kinds.get(name) in SEEN
 
@@ -265,8 +257,7 @@ class Outputs:
 
     def batch_of(self, samples: Sequence[Mapping[str, Any]]) -> Any:
         """What `packio.collate` makes of samples that a transform has changed."""
-        names = self._fields.names
-        return self._assembled({name: [s[name] for s in samples] for name in names}, {})
+        return self._assembled({n: [s[n] for s in samples] for n in self._fields.names}, {})
 
     def _ready(self, made: Gathered) -> dict[str, Any]:
         """Fields that are one tensor for the whole batch, or one tensor a view."""
@@ -275,14 +266,14 @@ class Outputs:
             ready["label"] = self._labels(made)
         for name, views in made.columns.items():
             if self._output == "tensor" and all(isinstance(v, torch.Tensor) for v in views):
-                ready[name] = list(views) if self._has_views(name) else views[0]
+                ready[name] = list(views) if self.has_views(name) else views[0]
         return ready
 
     def _assembled(self, columns: Mapping[str, Sequence[Any]], ready: dict[str, Any]) -> Any:
         batch = dict(ready)
         for name, column in ((n, c) for n, c in columns.items() if n not in ready):
             kind = self._fields.kinds.get(name) or ("" if name in self._fields.meta else name)
-            if self._has_views(name):
+            if self.has_views(name):
                 batch[name] = [_batched(kind, view) for view in zip(*column, strict=True)]
             else:
                 batch[name] = _batched(kind, column)
@@ -292,13 +283,12 @@ class Outputs:
         if made.owners is None or not len(made.owners):
             return torch.from_numpy(self._packs[0].take_labels(made.positions))
         parts = self._split(made)
-        found = [self._moves[n].labels(self._packs[n].take_labels(own)) for n, _, own in parts]
+        each = [self._moves[n].labels(self._packs[n].take_labels(own)) for n, _, own in parts]
         order = np.argsort(np.concatenate([slots for _, slots, _ in parts]))
-        return torch.from_numpy(np.concatenate(found)[order])
+        return torch.from_numpy(np.concatenate(each)[order])
 
 
 def _is_numeric(value: Any) -> bool:
-    """Whether a value is a tensor, or an array that torch can make a tensor of."""
     return isinstance(value, torch.Tensor) or (
         isinstance(value, np.ndarray)
         and value.dtype.kind in "biufc"

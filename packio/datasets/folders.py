@@ -66,7 +66,7 @@ class FolderDataset(PackDataset, format="folder"):
     storage it takes the time that they need to open a file.
     """
 
-    def _opened(self, path: str | os.PathLike[str], access: str | None) -> opening.Pack:
+    def _open(self, path: str | os.PathLike[str], access: str | None) -> opening.Pack:
         skip = self._options["on_error"] == "skip"
         found = index_folder(path, skip=skip)
         again = functools.partial(index_folder, absolute(path), skip=skip)

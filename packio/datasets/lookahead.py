@@ -47,7 +47,6 @@ class BatchWithLookahead(list[Any]):
         return functools.partial(BatchWithLookahead, anew=self.anew), (list(self), self.later)
 
     def mapped(self, change: Callable[[Any], Any]) -> BatchWithLookahead:
-        """Return the same with other indices."""
         later = [list(map(change, batch)) for batch in self.later]
         return BatchWithLookahead(map(change, self), later, anew=self.anew)
 
@@ -143,11 +142,9 @@ class PlacedSubset(torch.utils.data.Subset[Any]):
     """A `Subset` whose indices keep their places in the epoch, which crops are drawn from."""
 
     def __getitem__(self, index: Any) -> Any:
-        """Get one sample."""
         return self.dataset[self._moved(index)]
 
     def __getitems__(self, indices: list[Any]) -> list[Any]:
-        """Get some samples at once."""
         if isinstance(indices, BatchWithLookahead):
             moved: list[Any] = indices.mapped(self._moved)
         else:

@@ -130,7 +130,6 @@ def _check_path(path: object) -> None:
 
 
 def _check_bytes(options: Mapping[str, Any], name: str, needed: str, expected: str) -> None:
-    """Check a limit, which needs another option."""
     size = options[name]
     if size is None:
         return

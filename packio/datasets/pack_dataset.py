@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
 import os
-from collections.abc import Callable, Container, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
+from packio.batches import images, samples
 from packio.batches.framing import Draw, Settings
-from packio.batches.samples import SEEN, MadeSamples
+from packio.batches.samples import MadeSamples
 from packio.datasets import options, selecting, selection
 from packio.datasets.dataset import Dataset
-from packio.datasets.fields import Outputs, Spec, fields_of_pack
+from packio.datasets.fields import READS, Outputs, Spec, convert, fields_of_pack, scaled
 from packio.datasets.lookahead import Guesses
-from packio.datasets.making import Maker
 from packio.datasets.shared_state import Positions, Seed, Tally, Targets
 from packio.datasets.transforms import warn_of_moves
-from packio.errors import KeyNotFoundError, OptionError
+from packio.errors import DecodeError, KeyNotFoundError, OptionError
 from packio.images.decoders import MAX_PIXELS, Decoder
 from packio.images.geometry import Geometry
 from packio.packs import caches, opening
 from packio.packs.table import Row
+from packio.sample.record import IMAGE
 from packio.storage.sample_cache import RamCache
 from packio.system import signatures, workers
+from packio.system.threads import Threads, automatic_threads
 
 Self = TypeVar("Self", bound="PackDataset")
 
@@ -194,20 +197,18 @@ class PackDataset(Dataset):
             self._check_class()
         if isinstance(path, opening.Pack):
             path = path if access in (None, path.access) else path.reopened(str(access))
-        self.pack = path if isinstance(path, opening.Pack) else self._opened(path, access)
-        found = self.pack.metadata["format"]
-        if self.format is not None and found != self.format:
+        self.pack = path if isinstance(path, opening.Pack) else self._open(path, access)
+        form = self.pack.metadata["format"]
+        if self.format is not None and form != self.format:
             raise OptionError(
-                f"{self.pack.path}: a {found} pack; {type(self).__name__} reads {self.format}, "
+                f"{self.pack.path}: a {form} pack; {type(self).__name__} reads {self.format}, "
                 "packio.PackDataset reads any format"
             )
         if local_copy is not None:
             self.pack = caches.open_copy(self.pack, local_copy, local_bytes)
         if cache is not None:
             self.pack.keep_in_ram(cache_bytes)
-        self._chosen: Positions | None = None  # all of the pack
-        if split is not None:
-            self._chosen = Positions(self.pack.split(split))
+        self._chosen = Positions(None if split is None else self.pack.split(split))
         self._targets: Targets | None = None  # a copy, made when asked for
         self._samples_told: tuple[tuple[str, Any], ...] | None = None
         self._is_part = False  # whether of what was chosen only some are left
@@ -218,28 +219,27 @@ class PackDataset(Dataset):
         self.transforms: Callable[[Any, Any], Any] | None = transforms
         self._fields = fields_of_pack(fields, self.pack)
         warn_of_moves(transform, self._fields.kinds)
-        settings = Settings(
+        self._settings = Settings(
             self._options["views"] or (self._options["crop"],), hflip, vflip,
             Decoder(decoder, mode, max_pixels=max_pixels), exif_orientation, fidelity == "fast",
             self._fields.kinds, ignore_index, dtype in options.FLOATS,
         )  # fmt: skip
-        self._maker = Maker(
-            self.pack, settings, output=output, dtype=dtype, threads=threads,
-            skip=on_error == "skip",
-        )  # fmt: skip
-        self._is_random = settings.is_random
-        self._several = views is not None
-        self._outputs = Outputs([self.pack], self._fields, output, several=self._several)
+        self._images = [name for name, kind in self._fields.kinds.items() if kind == "image"]
+        self._are_little = images.are_little(self.pack)
+        self._decoding: Threads | None = None  # made when first needed
+        self._tally = Tally()
+        self._is_random = self._settings.is_random
+        self._outputs = Outputs([self.pack], self._fields, output, several=views is not None)
         self._seed = Seed(seed)
         self.seeded = seed is not None
         self._guesses = Guesses()
 
-    def _opened(self, path: str | os.PathLike[str], access: str | None) -> opening.Pack:
+    def _open(self, path: str | os.PathLike[str], access: str | None) -> opening.Pack:
         names = ("index", "trust_plain_pickle", "database")
         return opening.open(path, access=access, **{n: self._options[n] for n in names})
 
     def __len__(self) -> int:
-        return len(self.pack) if self._chosen is None else len(self._chosen.array)
+        return len(self.pack) if self._chosen.array is None else len(self._chosen.array)
 
     def __repr__(self) -> str:
         shown = {k: v for k, v in self._options.items() if k != "path" and v is not None}
@@ -256,27 +256,23 @@ class PackDataset(Dataset):
         return dict(self._options)
 
     @property
-    def classes(self) -> list[str]:
-        """Class names; a label is a position in this list."""
-        return self.pack.classes
-
-    @property
     def targets(self) -> Any:  # Targets, or None: scripts know whether their data have labels
         """All labels: (N,) int64 or (N, k) float32, a copy; None if there are none.
 
         An array that also does what scripts do with the list of torchvision's ImageFolder.
         """
         if self._targets is None and (labels := self.pack.labels) is not None:
-            chosen = labels.copy() if self._chosen is None else labels[self._chosen.array]
-            self._targets = chosen.view(Targets)
+            chosen = self._chosen.array
+            own = labels.copy() if chosen is None else labels[chosen]
+            self._targets = own.view(Targets)
         return self._targets
 
     @property
     def samples(self) -> tuple[tuple[str, Any], ...]:
         """(key, label) of each sample, as ImageFolder has (path, label); None for no label."""
         if self._samples_told is None:
-            names, chosen = self.pack.keys(), self._chosen
-            keys = names if chosen is None else [names[i] for i in chosen.array.tolist()]
+            names, chosen = self.pack.keys(), self._chosen.array
+            keys = names if chosen is None else [names[i] for i in chosen.tolist()]
             labels = [None] * len(keys) if self.targets is None else self.targets
             self._samples_told = tuple(zip(keys, labels, strict=True))
         return self._samples_told
@@ -291,7 +287,7 @@ class PackDataset(Dataset):
     @property
     def decodes_batches(self) -> bool:
         """Whether the decoder decodes many images at once on a device: for `gather`, `Loader`."""
-        return self._maker.settings.decoder.decodes_batches
+        return self._settings.decoder.decodes_batches
 
     def by_key(self, key: str | bytes) -> Any:
         """The sample with this key, as ``ds[i]``.
@@ -300,7 +296,7 @@ class PackDataset(Dataset):
             KeyNotFoundError: there is none, or it is not in this part of the pack.
         """
         position = self.pack.find(key)
-        if self._chosen is not None and position not in self._chosen.array:
+        if self._chosen.array is not None and position not in self._chosen.array:
             raise KeyNotFoundError(
                 f"{self.pack.path}: {os.fsdecode(key)!r} is in the pack, but not in this part "
                 f"({len(self)} of {len(self.pack)} samples); ask a dataset of the whole pack"
@@ -323,15 +319,15 @@ class PackDataset(Dataset):
         split = self._options["split"]
         if self._is_part and options.get("split", split) != split:
             raise OptionError("split=: this is a part of a dataset; take the split first")
-        made = copy.copy(self)  # a derived class may have attributes, and an __init__ of its own
-        PackDataset.__init__(made, **{**self._options, "path": self.pack, **current, **options})
-        own = vars(made)
+        other = copy.copy(self)  # a derived class may have attributes, and an __init__ of its own
+        PackDataset.__init__(other, **{**self._options, "path": self.pack, **current, **options})
+        own = vars(other)
         if "seed" not in options:
             own.update(_seed=self._seed, seeded=self.seeded)
-        own["_maker"].tally = self._tally if set(options) <= {"threads"} else Tally(self.epoch)
+        own["_tally"] = self._tally if set(options) <= {"threads"} else Tally(self.epoch)
         if self._is_part:
             own.update(_chosen=self._chosen, _is_part=True)
-        return made
+        return other
 
     def save_selection(
         self, out: str | os.PathLike[str], *, overwrite: bool = False
@@ -351,93 +347,135 @@ class PackDataset(Dataset):
         """
         return selecting.save(self.pack, self._chosen_positions(), out, overwrite=overwrite)
 
+    # ---- as a part of a dataset: of itself, or of a `ConcatPacks` ----
+
     @property
     def _parts(self) -> tuple[PackDataset]:
         return (self,)
-
-    @property
-    def _option_names(self) -> Container[str]:
-        return cast("Container[str]", vars(self).get("_options", ()))
-
-    @property
-    def _name(self) -> object:
-        return self.pack.path
 
     @property
     def _is_plain(self) -> bool:
         return self.transform is None and self.target_transform is None and self.transforms is None
 
     def _part(self: Self, indices: np.ndarray) -> Self:
-        made = copy.copy(self)
-        chosen = Positions(self._positions(indices))
-        vars(made).update(_FORGOTTEN, _chosen=chosen, _is_part=True, _guesses=Guesses())
-        vars(made)["_maker"] = self._maker.copied()
-        return made
-
-    def _of_table(self, table: Any) -> np.ndarray:
-        chosen = None if self._chosen is None else self._chosen.array
-        return selection.of_table(table, self.pack, chosen)
+        part, chosen = copy.copy(self), Positions(self._positions(indices))
+        decoder = copy.copy(self._settings.decoder)  # it counts
+        vars(part).update(
+            _FORGOTTEN, _chosen=chosen, _is_part=True, _guesses=Guesses(), _tally=Tally(self.epoch),
+            _settings=dataclasses.replace(self._settings, decoder=decoder),
+        )  # fmt: skip
+        return part
 
     def _chosen_positions(self) -> np.ndarray:
-        """Positions of all samples in the pack."""
-        return np.arange(len(self.pack)) if self._chosen is None else self._chosen.array
+        return np.arange(len(self.pack)) if self._chosen.array is None else self._chosen.array
 
     def _positions(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Positions in the pack of some samples."""
-        if self._chosen is None:
+        if self._chosen.array is None:
             return self.pack.positions(indices)
-        wanted, size = np.asarray(indices, np.int64), len(self)
-        for index in wanted[(wanted < -size) | (wanted >= size)]:
-            raise self._out_of_range(index)
-        chosen: np.ndarray = self._chosen.array[wanted]
-        return chosen
+        positions: np.ndarray = self._chosen.array[selection.checked_indices(len(self), indices)]
+        return positions
 
-    def _out_of_range(self, index: int) -> IndexError:
-        return IndexError(
-            f"index {index} is out of range: {len(self)} samples of {self.pack.path} are selected; "
-            "a sampler must be made of the same selection"
-        )
+    def _threads(self) -> Threads | None:
+        """Threads that decode a batch; None: the calling one."""
+        wanted = self._options["threads"]
+        if wanted == "auto" and self._are_little:
+            return None
+        count = automatic_threads() if wanted == "auto" else wanted
+        if count < 2:
+            return None
+        if self._decoding is None or self._decoding.count != count:
+            self._decoding = Threads(count)
+        return self._decoding
 
-    def _locate(self, indices: Sequence[int] | np.ndarray) -> tuple[None, np.ndarray]:
-        return None, self._positions(indices)
-
-    def _make(
-        self, owners: np.ndarray | None, positions: np.ndarray, draw: Draw,
-        out: torch.Tensor | None, device: torch.device | None,
+    def _make_fields(
+        self, positions: np.ndarray, draw: Draw, threads: Threads | None,
+        out: torch.Tensor | None = None, device: torch.device | None = None,
     ) -> MadeSamples:  # fmt: skip
-        return self._maker.make(positions, draw, self._maker.threads(), out, device)
+        """Make samples at (N,) positions of the pack; images go to ``out``; bad ones are there."""
+        if not self._fields.kinds:
+            return MadeSamples({}, {})
+        settings, dtype = self._settings, self._options["dtype"]
+        is_float = dtype in options.FLOATS
+        given, before = None if is_float else out, settings.counts
+        try:
+            made = samples.make(self.pack, settings, positions, draw, threads, given, device)
+        finally:
+            self._count(before)
+        if self._options["output"] == "pil" and settings.decoder.mode == "UNCHANGED":
+            self._check_pillow_holds(made, positions)
+        for name in self._images if is_float else ():
+            into = out if name == IMAGE else None
+            made.columns[name] = [scaled(view, dtype, into) for view in made.columns[name]]
+        return made
+
+    def _check_pillow_holds(self, made: MadeSamples, positions: np.ndarray) -> None:
+        """Count samples as bad whose pixels Pillow has no mode for, as RGB of 16 bits."""
+        views = [(name, view) for name in self._images for view in made.columns[name]]
+        for name, view in views:
+            for slot, image in enumerate(view):
+                if slot in made.errors or image is None or image.dtype == torch.uint8:
+                    continue
+                try:
+                    with self.pack.naming(self.pack.row(positions.item(slot), name), name):
+                        convert("image", image, "pil")
+                except DecodeError as error:
+                    made.errors[slot] = error
+
+    def _count(self, before: tuple[int, ...]) -> None:
+        """Add to the tally what has come since the settings had such counts."""
+        now = self._settings.counts
+        if now != before:
+            fallbacks, *declined = (n - b for n, b in zip(now, before, strict=True))
+            self._tally.count(fallbacks=fallbacks, declined=declined)
 
     # A batch of one would take twice as many calls of Python.
 
     def _sample(self, index: int) -> Any:
-        position = index
-        if self._chosen is not None:
-            if not -len(self) <= index < len(self):
-                raise self._out_of_range(index)
-            position = self._chosen.array.item(index)
+        position, chosen = index, self._chosen.array
+        if chosen is not None:
+            if not 0 <= index < len(chosen):
+                (position,) = selection.checked_indices(len(chosen), [index]).tolist()
+            position = chosen.item(position)
         return self._one(self.pack.row(position), index)
 
     def _one(self, row: Row, index: int | None) -> Any:
         workers.settle()
-        made = self._maker.make_one(row, *self._draw_one(index))
+        made = self._make_one(row, index) if self._fields.kinds else {}
         meta = (self._fields.meta and self.pack.meta(row.position)) or {}
         values: dict[str, Any] = {}
         for name in self._fields.names:
             if name in made:
-                several = self._several and self._fields.kinds[name] in SEEN
-                values[name] = tuple(made[name]) if several else made[name][0]
+                views = made[name]
+                values[name] = tuple(views) if self._outputs.has_views(name) else views[0]
             elif name in self._fields.meta:
                 values[name] = meta.get(name)
-            elif name == "label":
-                label = self.pack.label(row.position)
-                values[name] = label if isinstance(label, int) else torch.as_tensor(label)
-            elif name in ("key", "index"):
-                values[name] = row.position if name == "index" else self.pack.key(row.position)
+            elif name == "index":
+                values[name] = row.position
             else:
-                values[name] = self.pack.split_of(row.position)
+                value = getattr(self.pack, READS[name])(row.position)
+                values[name] = torch.as_tensor(value) if isinstance(value, np.ndarray) else value
         if not self._is_plain:
             values = self._transformed(values, row.position, 0)
         return self._fields.assemble(values)
+
+    def _make_one(self, row: Row, index: int | None) -> dict[str, list[Any]]:
+        """Make the decoded fields of one sample: a value a view, in the form asked for."""
+        before, dtype, output = (
+            self._settings.counts,
+            self._options["dtype"],
+            self._options["output"],
+        )
+        try:
+            made = samples.make_one(self.pack, self._settings, row, *self._draw_one(index))
+        finally:
+            self._count(before)
+        for name in self._images if dtype in options.FLOATS else ():
+            made[name] = [scaled(view, dtype) for view in made[name]]
+        if output == "tensor":
+            return made
+        kinds = self._fields.kinds
+        with self.pack.naming(row):
+            return {name: [convert(kinds[name], v, output) for v in made[name]] for name in made}
 
 
 _FORGOTTEN = {"_targets": None, "_samples_told": None}  # by copies: made when asked for

@@ -17,7 +17,7 @@ import numpy as np
 from packio import registry
 from packio.errors import KeyNotFoundError, OptionError
 from packio.packs import opening
-from packio.packs.querying import selections
+from packio.packs.querying import expressions, selections
 from packio.packs.querying.columns import EXTRA
 
 if TYPE_CHECKING:
@@ -68,12 +68,11 @@ def _is_of(pack: opening.Pack, rows: np.ndarray, wanted: list[int]) -> np.ndarra
     labels = pack.take_labels(rows)
     if labels.ndim == 1:
         return np.isin(labels, wanted)
-    found: np.ndarray = np.any(labels[:, wanted] > 0, axis=1)
-    return found
+    matches: np.ndarray = np.any(labels[:, wanted] > 0, axis=1)
+    return matches
 
 
 def class_index(pack: opening.Pack, name: str) -> int:
-    """Look up a class by name."""
     names = pack.classes if "label" in pack.index_file else []
     if name in names:
         return names.index(name)
@@ -92,7 +91,7 @@ def no_class(name: str, names: Sequence[str], where: object) -> OptionError:
 
 def matching(
     parts: Sequence[tuple[opening.Pack, np.ndarray, Labels | None]], key: Keys | None,
-    meta: Mapping[str, Any],
+    meta: Mapping[str, Any], expression: str | None = None,
 ) -> list[np.ndarray]:  # fmt: skip
     """Tell which samples match all conditions that `Dataset.where` has: (n,) bool of each part.
 
@@ -109,6 +108,10 @@ def matching(
         _keep_keys(sought, key)
     if meta:
         _keep_meta(sought, meta)
+    if expression is not None:
+        find = functools.cache(lambda pack: expressions.matching(pack, expression))
+        for pack, rows in sought:
+            np.logical_and(rows, np.isin(np.arange(len(rows)), find(pack)), out=rows)
     pairs = zip(parts, sought, strict=True)
     return [rows[positions] for (_, positions, _), (_, rows) in pairs]
 
@@ -119,15 +122,14 @@ def _keep_labels(pack: opening.Pack, rows: np.ndarray, label: Labels) -> None:
     each = _each(label, (str, int, np.integer), f"label={label!r}: expected names or numbers of "
                  "classes, one or a list of them")  # fmt: skip
     wanted = [class_index(pack, c) if isinstance(c, str) else operator.index(c) for c in each]
-    shape = pack.index_file.column("label").shape
-    size = shape[1] if len(shape) == 2 else None
-    for number in wanted:
-        if size is not None and not 0 <= number < size:
-            raise OptionError(f"label={number}: {pack.path} has labels 0..{size - 1}")
-    for start in range(0, len(rows), _CHUNK):
-        some = start + np.flatnonzero(rows[start : start + _CHUNK])
-        if len(some):
-            rows[some] = _is_of(pack, some, wanted)
+    for size in pack.index_file.column("label").shape[1:]:  # of vectors
+        for number in wanted:
+            if not 0 <= number < size:
+                raise OptionError(f"label={number}: {pack.path} has labels 0..{size - 1}")
+    positions = np.flatnonzero(rows)
+    rows[:] = False
+    for some in _select_chunks(pack, wanted, positions):
+        rows[some] = True
 
 
 def _keep_keys(sought: Sequence[_Sought], key: Keys) -> None:
@@ -146,19 +148,18 @@ def _keep_keys(sought: Sequence[_Sought], key: Keys) -> None:
             for d in data
         ]
 
-    for (pack, rows), found in zip(sought, places, strict=True):
-        kept = np.zeros_like(rows)
-        kept[found] = True
-        kept &= rows
-        if texts is not None or raw is not None:
-            globbed = rows & ~kept
-            _keep(pack, "key", globbed, test)
-            kept |= globbed
-        np.logical_and(rows, kept, out=rows)
+    for (pack, rows), positions in zip(sought, places, strict=True):
+        named = np.zeros_like(rows)
+        named[positions] = rows[positions]
+        rows[positions] = False
+        if texts is None and raw is None:
+            rows[:] = False
+        else:
+            _keep(pack, "key", rows, test)
+        np.logical_or(rows, named, out=rows)
 
 
 def _each(given: Any, kinds: tuple[type, ...], message: str) -> list[Any]:
-    """The values that are given: one, or several."""
     if isinstance(given, kinds):
         return [given]
     values = list(given) if isinstance(given, Iterable) else [None]
@@ -168,7 +169,6 @@ def _each(given: Any, kinds: tuple[type, ...], message: str) -> list[Any]:
 
 
 def _places(found_in: Sequence[opening.Pack], keys: Sequence[str | bytes]) -> list[list[int]]:
-    """Positions of keys in each of some packs."""
     places: list[list[int]] = [[] for _ in found_in]
     for key in keys:
         missing: list[KeyNotFoundError] = []
@@ -183,7 +183,6 @@ def _places(found_in: Sequence[opening.Pack], keys: Sequence[str | bytes]) -> li
 
 
 def _pattern(globs: list[str]) -> Callable[[str], Any] | None:
-    """One test for several globs; None without globs."""
     return re.compile("|".join(map(fnmatch.translate, globs))).match if globs else None
 
 
@@ -219,7 +218,6 @@ def _keep_meta(sought: Sequence[_Sought], meta: Mapping[str, Any]) -> None:
 
 
 def _paths(sought: Sequence[_Sought]) -> str:
-    """The packs that are searched, for a message."""
     return ", ".join(str(path) for path in dict.fromkeys(pack.path for pack, _ in sought))
 
 
@@ -256,24 +254,23 @@ def of_table(table: Any, pack: opening.Pack, chosen: np.ndarray | None) -> np.nd
     With both, the position counts, and the keys are compared: a table that was exported from
     another pack is refused. Returns (n,) int64 indices among the samples at the chosen positions.
     """
-    found = _of_table(_arrow(table), pack)
+    positions = _find_positions(_arrow(table), pack)
     if chosen is None:
-        return found
+        return positions
     order = np.argsort(chosen, kind="stable")
-    places = np.searchsorted(chosen, found, sorter=order)
+    places = np.searchsorted(chosen, positions, sorter=order)
     inside = places < len(chosen)
-    indices: np.ndarray = order[np.where(inside, places, 0)] if len(chosen) else found * 0
-    inside &= (chosen[indices] == found) if len(chosen) else False
+    indices: np.ndarray = order[np.where(inside, places, 0)] if len(chosen) else positions * 0
+    inside &= (chosen[indices] == positions) if len(chosen) else False
     if not inside.all():
         raise OptionError(
-            f"subset: {np.count_nonzero(~inside)} of {len(found)} samples in the table are not in "
-            f"this part of {pack.path}; take the whole dataset, or samples of the part only"
+            f"subset: {np.count_nonzero(~inside)} of {len(positions)} samples in the table are not "
+            f"in this part of {pack.path}; take the whole dataset, or samples of the part only"
         )
     return indices
 
 
-def _of_table(table: Any, pack: opening.Pack) -> np.ndarray:
-    """Positions in a pack, (n,) int64."""
+def _find_positions(table: Any, pack: opening.Pack) -> np.ndarray:
     names = list(table.column_names)
     position = next((name for name in _POSITIONS if name in names), None)
     key = next((name for name in _KEYS if name in names), None)
@@ -282,47 +279,40 @@ def _of_table(table: Any, pack: opening.Pack) -> np.ndarray:
             f"subset: a table with the columns {', '.join(names)}; expected key, or index "
             "(position in the pack)"
         )
-    wanted = None if key is None else _keys(table.column(key), key)
+    wanted = None if key is None else table.column(key).to_pylist()
+    if not all(isinstance(value, (str, bytes)) for value in wanted or ()):
+        raise OptionError(
+            f"subset: the column {key} has {table.column(key).type}; expected keys as text"
+        )
+    keys = [os.fsencode(value) for value in wanted or ()]
     if position is None:
-        return selections.find_keys(pack.index_file, wanted or (), pack.path, shown=True)
-    found = _positions(table.column(position), position)
-    low, high = found.min(initial=0), found.max(initial=-1)
+        return selections.find_keys(pack.index_file, keys, pack.path, shown=True)
+    column = table.column(position)
+    numbers = np.asarray(column.to_numpy())
+    if column.null_count or (len(numbers) and numbers.dtype.kind not in "iu"):
+        raise OptionError(
+            f"subset: the column {position} has {column.type}, {column.null_count} null; expected "
+            "integers"
+        )
+    positions: np.ndarray = numbers.astype(np.int64)
+    low, high = positions.min(initial=0), positions.max(initial=-1)
     if low < 0 or high >= len(pack):
-        raise OptionError(f"subset: index {min(low, 0) or high} in the table; {pack.path} has "
-                          f"{len(pack)} samples")  # fmt: skip
+        raise OptionError(
+            f"subset: index {min(low, 0) or high} in the table; {pack.path} has {len(pack)} samples"
+        )
     if wanted is not None:
-        selections.compare_keys(pack.index_file, found, wanted, pack.path)
-    return found
+        selections.compare_keys(pack.index_file, positions, keys, pack.path)
+    return positions
 
 
 def _arrow(table: Any) -> Any:
     arrow: Any = registry.require("pyarrow", EXTRA)
-    if isinstance(table, arrow.Table):
-        return table
-    if isinstance(table, arrow.RecordBatch):
-        return arrow.Table.from_batches([table])
-    for name in _METHODS:
-        if callable(make := getattr(table, name, None)):
-            return arrow.table(made) if not isinstance(made := make(), arrow.Table) else made
+    for method in _METHODS:
+        if callable(make := getattr(table, method, None)):
+            table = make()
     if any(hasattr(table, name) for name in _CAPSULES):
         return arrow.table(table)
     return arrow.Table.from_pandas(table, preserve_index=False)
-
-
-def _positions(column: Any, name: str) -> np.ndarray:
-    array = np.asarray(column.to_numpy())
-    if column.null_count or (len(array) and array.dtype.kind not in "iu"):
-        raise OptionError(f"subset: the column {name} has {column.type}, {column.null_count} "
-                          "null; expected integers")  # fmt: skip
-    found: np.ndarray = array.astype(np.int64)
-    return found
-
-
-def _keys(column: Any, name: str) -> list[bytes]:
-    values = column.to_pylist()
-    if not all(isinstance(value, (str, bytes)) for value in values):
-        raise OptionError(f"subset: the column {name} has {column.type}; expected keys as text")
-    return [os.fsencode(value) for value in values]
 
 
 def checked_indices(size: int, indices: Sequence[int] | np.ndarray | torch.Tensor) -> np.ndarray:
@@ -337,7 +327,10 @@ def checked_indices(size: int, indices: Sequence[int] | np.ndarray | torch.Tenso
         )
     bad = wanted[(wanted < -size) | (wanted >= size)]
     if len(bad):
-        raise IndexError(f"index {bad[0]} is out of range: {size} samples")
+        raise IndexError(
+            f"index {bad[0]} is out of range: {size} samples; a sampler must be made of the same "
+            "dataset, or of the same part of it"
+        )
     chosen: np.ndarray = wanted.astype(np.int64)
     chosen[chosen < 0] += size
     return chosen

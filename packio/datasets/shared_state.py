@@ -12,7 +12,7 @@ from packio.errors import OptionError
 from packio.images.native import REASONS
 
 _WORKERS = 128  # DataLoader workers with a column of their own
-_EPOCH, _REPLACED, _FALLBACKS, _FIRST, _LATER, _WARNED, _DECLINED = range(7)  # rows
+_EPOCH, REPLACED, FALLBACKS, _FIRST, _LATER, _WARNED, DECLINED = range(7)  # rows of a tally
 
 
 class Seed:
@@ -31,7 +31,6 @@ class Seed:
 
     @property
     def value(self) -> int:
-        """The seed."""
         if self._given is not None:
             return self._given
         if self._cell < 0:
@@ -65,7 +64,7 @@ class Tally:
 
     def __init__(self, epoch: int = 0) -> None:
         self.asked: list[int] = []  # the epoch that the user has set last; another list each time
-        self._cells = torch.zeros(_DECLINED + len(REASONS), _WORKERS + 1, dtype=torch.int64)
+        self._cells = torch.zeros(DECLINED + len(REASONS), _WORKERS + 1, dtype=torch.int64)
         self._cells.share_memory_()  # type: ignore[no-untyped-call]  # torch's own
         self._cells[_EPOCH, 0] = epoch
 
@@ -80,28 +79,18 @@ class Tally:
         self._cells[_FIRST : _LATER + 1] = 0
 
     @property
-    def replaced(self) -> int:
-        """Bad samples replaced so far, in all workers."""
-        return int(self._cells[_REPLACED].sum())
-
-    @property
-    def fallbacks(self) -> int:
-        """Images that Pillow decoded because the chosen decoder could not, in all workers."""
-        return int(self._cells[_FALLBACKS].sum())
-
-    @property
-    def declined(self) -> dict[str, int]:
-        """Reason → images that the native core declined for it, in all workers."""
-        counts = self._cells[_DECLINED:].sum(dim=1).tolist()
-        return {reason: n for reason, n in zip(REASONS, counts, strict=True) if n}
+    def totals(self) -> np.ndarray:
+        """The counts of all workers, by row: at `REPLACED`, `FALLBACKS`, and from `DECLINED` on."""
+        totals: np.ndarray = self._cells.sum(dim=1).numpy()
+        return totals
 
     def count(self, *, replaced: int = 0, fallbacks: int = 0, declined: Sequence[int] = ()) -> None:
         """Add to the counts of this process; ``declined`` is by reason."""
         column = _column()
         for reason, number in enumerate(declined):
-            self._cells[_DECLINED + reason, column] += number
-        self._cells[_REPLACED, column] += replaced
-        self._cells[_FALLBACKS, column] += fallbacks
+            self._cells[DECLINED + reason, column] += number
+        self._cells[REPLACED, column] += replaced
+        self._cells[FALLBACKS, column] += fallbacks
 
     def comes_again(self, digest: int) -> bool:
         """Tell, once for all workers, that a batch comes again in the same epoch.
@@ -128,25 +117,23 @@ def _column() -> int:
 
 
 class Positions:
-    """Positions of some samples of a pack.
+    """Positions of some samples of a pack, or of all.
 
     Forked processes share the array. To processes that torch spawns it is sent once, through shared
     memory, whatever their number.
     """
 
-    def __init__(self, array: np.ndarray) -> None:
-        self.array = array  # (n,) int64, read-only
-        self.array.flags.writeable = False
+    def __init__(self, array: np.ndarray | torch.Tensor | None = None) -> None:
+        # (n,) int64, read-only; None: all samples, in their order
+        self.array = array.numpy() if isinstance(array, torch.Tensor) else array
         self._tensor: torch.Tensor | None = None  # what is sent; kept, so that it is sent once
+        if self.array is not None:
+            self.array.flags.writeable = False
 
     def __reduce__(self) -> tuple[object, ...]:
-        if self._tensor is None:
+        if self._tensor is None and self.array is not None:
             self._tensor = torch.from_numpy(self.array.copy())
-        return _received, (self._tensor,)
-
-
-def _received(tensor: torch.Tensor) -> Positions:
-    return Positions(tensor.numpy())
+        return Positions, (self._tensor,)
 
 
 class Targets(np.ndarray):

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -58,15 +57,14 @@ def _find_sizes(data: Any) -> Iterator[Sizes]:
     elif isinstance(data, PackTable):
         yield from _sizes_in_pack(data, None, upright=True)
     elif isinstance(data, Dataset):
-        parts = itertools.chain.from_iterable(
-            _sizes_in_pack(
-                part.pack,
-                None if part._chosen is None else part._chosen.array,
-                upright=part._options["exif_orientation"],
+        parts = (
+            sizes for part in data._parts
+            for sizes in _sizes_in_pack(
+                part.pack, part._chosen.array, upright=part._options["exif_orientation"]
             )
-            for part in data._parts
-        )
-        yield from parts if data._order is None else _take_sizes(parts, data._order.array)
+        )  # fmt: skip
+        order = data._order.array
+        yield from parts if order is None else _take_sizes(parts, order)
     elif isinstance(data, torch.utils.data.ConcatDataset):
         for dataset in data.datasets:
             yield from _find_sizes(dataset)
@@ -88,14 +86,13 @@ def _sizes_in_pack(pack: PackTable, chosen: np.ndarray | None, *, upright: bool)
             column.span(start, stop) if chosen is None else column.take(chosen[start:stop])
             for column in columns
         )
-        swapped = (orientation >= 5) & upright
-        pair = np.where(swapped, width, height), np.where(swapped, height, width)
-        yield pair[0].astype(np.int64), pair[1].astype(np.int64)
+        is_turned = (orientation >= 5) & upright
+        own = np.where(is_turned, width, height), np.where(is_turned, height, width)
+        yield own[0].astype(np.int64), own[1].astype(np.int64)
 
 
-def _take_sizes(found: Iterator[Sizes], indices: np.ndarray) -> Iterator[Sizes]:
-    """Some of all images, in any order."""
-    each = list(found) or [(np.zeros(0, np.int64),) * 2]
+def _take_sizes(chunks: Iterator[Sizes], indices: np.ndarray) -> Iterator[Sizes]:
+    each = list(chunks) or [(np.zeros(0, np.int64),) * 2]
     height, width = (np.concatenate(column) for column in zip(*each, strict=True))
     for start in range(0, len(indices), _CHUNK):
         some = indices[start : start + _CHUNK]
@@ -121,12 +118,11 @@ def shard_lengths(data: Any) -> np.ndarray:
         parts = [
             _count_kept(
                 np.array([s["samples"] for s in part.pack.metadata.get("shards", [])], np.int64),
-                None if part._chosen is None else part._chosen.array,
+                part._chosen.array,
             )
             for part in data._parts
         ]
-        order = None if data._order is None else data._order.array
-        found = _count_kept(np.concatenate(parts), order)
+        found = _count_kept(np.concatenate(parts), data._order.array)
     elif isinstance(data, torch.utils.data.ConcatDataset):
         found = np.concatenate([np.empty(0, np.int64), *map(shard_lengths, data.datasets)])
     elif isinstance(data, torch.utils.data.Subset):
@@ -176,46 +172,43 @@ class Bucket:
 
 
 class BucketCounts:
-    """Counts what each size gets of images."""
-
     def __init__(self, buckets: Buckets) -> None:
         self._buckets = buckets
-        self._images, self._enlarged = (np.zeros(len(buckets), np.int64) for _ in range(2))
-        self._lost, self._worst = np.zeros(len(buckets)), np.zeros(len(buckets))
+        # images, how many of them are enlarged, sum and greatest of the shares that they lose
+        self._columns = np.zeros((4, len(buckets)))
 
     def add(self, height: np.ndarray, width: np.ndarray, numbers: np.ndarray) -> None:
         """Count (N,) upright images, and the numbers of their sizes."""
         size, count = self._buckets.of(numbers), len(self._buckets)
         h, w = largest_box(height, width, *size)
         lost = 1 - (h * w) / (height * width)
-        self._images += np.bincount(numbers, minlength=count)
         small: Any = is_small(height, width, *size)
-        self._enlarged += np.bincount(numbers[small], minlength=count)
-        self._lost += np.bincount(numbers, lost, count)
-        np.maximum.at(self._worst, numbers, lost)
+        self._columns[0] += np.bincount(numbers, minlength=count)
+        self._columns[1] += np.bincount(numbers[small], minlength=count)
+        self._columns[2] += np.bincount(numbers, lost, count)
+        np.maximum.at(self._columns[3], numbers, lost)
 
     def result(self) -> tuple[Bucket, ...]:
-        """What was counted, in the order of the sizes."""
-        means = self._lost / np.maximum(self._images, 1)
-        columns = (self._images, self._enlarged, means, self._worst)
-        each = zip(self._buckets.sizes, *(c.tolist() for c in columns), strict=True)
-        return tuple(Bucket(*values) for values in each)
+        each = zip(self._buckets.sizes, self._columns.T.tolist(), strict=True)
+        return tuple(
+            Bucket(size, int(images), int(enlarged), lost / max(images, 1), worst)
+            for size, (images, enlarged, lost, worst) in each
+        )
 
 
-def sum_buckets(found: Sequence[Bucket]) -> dict[str, float]:
-    """All buckets together: "images", "enlarged", "lost_mean" and "lost_worst"."""
-    images = sum(bucket.images for bucket in found)
-    lost = sum(bucket.images * bucket.lost_mean for bucket in found)
+def sum_buckets(buckets: Sequence[Bucket]) -> dict[str, float]:
+    """Sum up all buckets: "images", "enlarged", "lost_mean" and "lost_worst"."""
+    images = sum(bucket.images for bucket in buckets)
+    lost = sum(bucket.images * bucket.lost_mean for bucket in buckets)
     return {
         "images": images,
-        "enlarged": sum(bucket.enlarged for bucket in found),
+        "enlarged": sum(bucket.enlarged for bucket in buckets),
         "lost_mean": lost / max(images, 1),
-        "lost_worst": max((bucket.lost_worst for bucket in found), default=0.0),
+        "lost_worst": max((bucket.lost_worst for bucket in buckets), default=0.0),
     }
 
 
 def count_buckets(data: Any, buckets: Buckets) -> tuple[Bucket, ...]:
-    """Count what each size gets of a dataset or a pack."""
     tally = BucketCounts(buckets)
     for height, width in image_sizes(data):
         tally.add(height, width, buckets.assign(height, width))

@@ -64,8 +64,8 @@ def transform_sample(
         each = transform if isinstance(transform, (list, tuple)) else [transform] * len(views)
         if len(each) != len(views):
             raise TransformError(f"{len(each)} transforms for {len(views)} views of an image")
-        made = tuple([_applied(one, view) for one, view in zip(each, views, strict=True)])
-        values[IMAGE] = made if isinstance(image, tuple) else made[0]
+        images = tuple([_apply(one, view) for one, view in zip(each, views, strict=True)])
+        values[IMAGE] = images if isinstance(image, tuple) else images[0]
     if target_transform is not None and "label" in values:
         label = values["label"]
         try:
@@ -78,7 +78,7 @@ def transform_sample(
     return values
 
 
-def _applied(transform: Callable[..., Any], image: Any) -> Any:
+def _apply(transform: Callable[..., Any], image: Any) -> Any:
     """Apply a transform, albumentations' too, to an image; the result is contiguous."""
     try:
         if _is_albumentations(transform):
@@ -100,26 +100,25 @@ def _joint(
 ) -> dict[str, Any]:
     """Apply transforms to the values of `joint_names`; results are contiguous."""
     names = joint_names(values, kinds)
-    made: Any
+    results: Any
     given = _as_tv_tensors({name: values[name] for name in names}, kinds)
     try:
         if _is_albumentations(transforms):
-            found = transforms(**{_BY_NAME.get(name, name): given[name] for name in names})
-            made = [found[_BY_NAME.get(name, name)] for name in names]
+            theirs = [_BY_NAME.get(name, name) for name in names]
+            by_name = transforms(**dict(zip(theirs, given.values(), strict=True)))
+            results = [by_name[name] for name in theirs]
         else:
-            found = transforms(*given.values())
-            made = [found] if len(names) == 1 else found
+            results = transforms(*given.values())
+            results = [results] if len(names) == 1 else results
     except Exception as error:
         raise TransformError(_explanation(transforms, given[names[0]], error)) from error
-    if not isinstance(made, (tuple, list)) or len(made) != len(names):
+    if not isinstance(results, (tuple, list)) or len(results) != len(names):
         raise TransformError(
-            f"the transforms {_name(transforms)} returned {type(made).__name__}; "
+            f"the transforms {_name(transforms)} returned {type(results).__name__}; "
             f"expected a tuple of {', '.join(names)}"
         )
-    done = [
-        _contiguous(v.as_subclass(torch.Tensor) if isinstance(v, torch.Tensor) else v) for v in made
-    ]
-    return dict(zip(names, done, strict=True))
+    plain = [v.as_subclass(torch.Tensor) if isinstance(v, torch.Tensor) else v for v in results]
+    return dict(zip(names, map(_contiguous, plain), strict=True))
 
 
 def _is_albumentations(transform: Any) -> bool:

@@ -284,7 +284,7 @@ def test_bad_images_are_replaced_as_always(damaged: pathlib.Path) -> None:
 def test_a_slot_of_a_bad_image_is_black(damaged: pathlib.Path) -> None:
     ds = _dataset(damaged, "batching", crop=GEOMETRIES["larger center crop"])
     rows = ds.pack.rows(range(10))
-    planned = framing.Framing.drawn(ds._maker.settings, rows, framing.Draw(0, np.arange(10)))
+    planned = framing.Framing.drawn(ds._settings, rows, framing.Draw(0, np.arange(10)))
     with devices.side_stream(torch.device(DEVICE)) as stream:
         made = device.make(ds.pack, planned, None, stream)
     (images,) = made.views

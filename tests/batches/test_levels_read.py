@@ -167,7 +167,7 @@ def test_what_is_read_soon_is_what_will_be_read(coloured: tuple[Path, tuple[int,
     path, divisors = coloured
     crop = packio.RandomResizedCrop(20, scale=(0.9, 1))
     ds = packio.PackDataset(path, crop=crop, fidelity="fast", fields="image")
-    settings, where = vars(ds)["_maker"].settings, np.arange(6)
+    settings, where = vars(ds)["_settings"], np.arange(6)
     found = samples.rows_expected(ds.pack, settings, where, by_position(0, 0, range(6)))
     assert {n: [row.position for row in rows] for n, rows in found.items()} == {
         "image": [3], f"image_div{divisors[0]}": [0, 1, 2, 4, 5]
@@ -182,7 +182,7 @@ def test_crops_that_follow_their_batch_take_the_level_that_fits_its_size(
 ) -> None:
     path, divisors = coloured
     ds = packio.PackDataset(path, crop=packio.BucketCrop(), fidelity="fast", fields="image")
-    settings, where = vars(ds)["_maker"].settings, np.arange(6)
+    settings, where = vars(ds)["_settings"], np.arange(6)
     for size in ((30, 30), (90, 90), (400, 400)):
         fits = max((d for d in divisors if 400 / d >= 1.1 * size[0]), default=1)
         wanted = [1 if i == 3 else fits for i in range(6)]

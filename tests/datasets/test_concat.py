@@ -215,7 +215,7 @@ def test_views_masks_and_boxes(tmp_path: pathlib.Path) -> None:
     for slot, (part, index) in enumerate([(0, 3), (1, 4), (0, 4)]):
         drawn = (
             parts[part]
-            ._maker.make(
+            ._make_fields(
                 np.array([index]), whole._draw([3, 20, 4])._replace(lanes=np.array([slot])), None
             )
             .columns

@@ -196,7 +196,7 @@ def test_one_sample_draws_as_a_batch_of_one(pack: Path) -> None:
     ds = packio.LmdbDataset(pack, views=[crop, None], hflip=0.5, vflip=0.5)
     for key in range(20):
         row = ds.pack.row(key)
-        settings, draw = ds._maker.settings, framing.Draw(key, np.array([key]))
+        settings, draw = ds._settings, framing.Draw(key, np.array([key]))
         one = samples.make_one(ds.pack, settings, row, key, key)["image"]
         many = samples.make(ds.pack, settings, np.array([key]), draw, None).columns["image"]
         assert torch.equal(one[0], many[0][0])

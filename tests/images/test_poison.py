@@ -187,7 +187,7 @@ class _Case:
             assert difference.sum() <= limit * difference.numel(), [*["good"] * 2, *BAD][index]
 
     def _made(self, index: int) -> torch.Tensor:
-        pixels, crop = self.pixels[index], self.dataset._maker.settings.views[0]
+        pixels, crop = self.pixels[index], self.dataset._settings.views[0]
         assert pixels is not None, f"{list(BAD)[index - 2]}: Pillow does not decode it"
         frame = self.frames[pixels.shape[:2]] if crop else None
         return _expected(pixels, frame, crop.interpolation if crop else "")

@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 from torch.utils.data import DataLoader, RandomSampler, Subset
 
 import packio
-from packio.datasets import making
+from packio.datasets import pack_dataset
 
 START_METHODS = ["fork", "spawn", "forkserver"]
 
@@ -197,13 +197,13 @@ def test_by_default_small_images_are_decoded_by_one_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side: int, threads: int | str,
     expected: int | None,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(making, "automatic_threads", lambda: 3)
+    monkeypatch.setattr(pack_dataset, "automatic_threads", lambda: 3)
     folder = tmp_path / "images/a"
     folder.mkdir(parents=True)
     for i in range(3):
         Image.new("RGB", (side, side)).save(folder / f"{i}.png")
     packio.pack(folder.parent, tmp_path / "x.tar")
-    decoding = packio.TarDataset(tmp_path / "x.tar", threads=threads)._maker.threads()
+    decoding = packio.TarDataset(tmp_path / "x.tar", threads=threads)._threads()
     assert (decoding and decoding.count) == expected
-    apart = packio.FolderDataset(folder.parent, threads=threads)._maker.threads()
+    apart = packio.FolderDataset(folder.parent, threads=threads)._threads()
     assert (apart and apart.count) == (expected or (3 if threads == "auto" else None))

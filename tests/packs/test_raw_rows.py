@@ -92,7 +92,6 @@ def one_by_one(ds: packio.PackDataset) -> packio.PackDataset:
     """A dataset of the same pack and options that maps nothing."""
     other = ds.with_options()
     other.pack = packio.open(ds.pack.path)
-    other._maker.pack = other.pack
     other.pack.__dict__["raw_rows"] = None  # where the property keeps it
     return other
 

@@ -13,28 +13,26 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import os
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from packio import __version__, registry
 from packio.datasets.pack_dataset import PackDataset
-from packio.errors import BadImagesError, CannotCreateError, PackioError
-from packio.index import columns as made
+from packio.errors import BadImagesError, PackioError
+from packio.index import columns as make_columns
 from packio.index import indexfile
 from packio.index.building import fact_values
 from packio.index.indexfile import INDEX_SUFFIX, OF_PIXELS, OF_VALUES, Index
 from packio.packing.assembly import deep_pixels
 from packio.packing.run.reading import read_ahead
-from packio.packs import opening
+from packio.packs import indexing, opening
 from packio.sample.record import IMAGE
 from packio.sources import Context, Listing, listed
-from packio.system import locks
 from packio.system.files import absolute, cache_folder
 from packio.system.pools import ThreadPool
 
@@ -81,27 +79,22 @@ def index_folder(path: str | os.PathLike[str], *, skip: bool) -> tuple[Path, Pat
     state = _State.of(root, listing)
     name = hashlib.sha256(os.fsencode(os.path.realpath(root))).hexdigest()
     index = cache_folder("folders") / name[:32] / f"{state.fingerprint[:32]}{INDEX_SUFFIX}"
-    metadata = _metadata_of(index, state)
-    if metadata is None:
-        with _one_at_a_time(index):  # the processes of a training run come here together
-            metadata = _metadata_of(index, state) or _indexed(index, listing, state)
-    bad = [*listing.unlisted, *((os.fsencode(k), reason) for k, reason in metadata["skipped"])]
-    deep = deep_pixels([Index(index).column("image/dtype").array()])
-    _report(root, bad, [*listing.warnings, *deep], skip=skip and metadata["counts"]["packed"] > 0)
+    indexing.make_once(index, root, functools.partial(_write_index, index, listing, state))
+    table = Index(index)
+    skipped = [(os.fsencode(key), reason) for key, reason in table.metadata["skipped"]]
+    remarks = [*listing.warnings, *deep_pixels([table.column("image/dtype").array()])]
+    _report(root, [*listing.unlisted, *skipped], remarks, skip=skip and len(table) > 0)
     return index, root
 
 
 @dataclasses.dataclass(frozen=True)
 class _State:
-    """What a listing found, for comparison."""
-
     sizes: np.ndarray  # (N,) int64 bytes; -1 where it cannot be told
     mtimes: np.ndarray  # (N,) int64 ns
     fingerprint: str
 
     @staticmethod
     def of(root: Path, listing: Listing) -> _State:
-        """Look at every file of a listing."""
         prefix, keys = os.fsencode(root) + b"/", listing.keys
 
         def look(start: int) -> np.ndarray:
@@ -125,137 +118,80 @@ def _size_and_time(path: bytes) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-@contextlib.contextmanager
-def _one_at_a_time(index: Path) -> Iterator[None]:
-    """Wait for other processes that list the same folder."""
-    with contextlib.ExitStack() as stack:
-        try:
-            index.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(locks.file_lock(index.with_name("lock")))
-        except OSError as error:
-            raise _cannot_create(index, error) from error
-        yield
-
-
-def _cannot_create(index: Path, error: OSError) -> CannotCreateError:
-    return CannotCreateError(
-        f"{index}: {error.strerror}; the listing of an image folder is kept there; "
-        "PACKIO_CACHE_DIR can name a folder that can be written"
-    )
-
-
-def _metadata_of(index: Path, state: _State) -> dict[str, Any] | None:
-    """Metadata of the cached index if it is of this state of the folder."""
-    old = _cached(index)
-    if old is None or old.metadata.get("fingerprint") != state.fingerprint:
-        return None
-    return old.metadata
-
-
-def _cached(path: Path) -> Index | None:
-    if not path.is_file():
-        return None
-    try:
-        index = Index(path)
-        for name in index.column_names:  # checks what will be used again
-            index.column(name).array()
-    except PackioError:  # damaged, or of another version: made anew
-        return None
-    return index
-
-
-def _indexed(path: Path, listing: Listing, state: _State) -> dict[str, Any]:
-    """Write an index; return its metadata. Files as the newest index knows them are not read."""
-    indexes = path.parent.glob(f"*{INDEX_SUFFIX}")
-    others = sorted(indexes, key=lambda index: index.stat().st_mtime_ns)  # the newest last
-    newest = _cached(others[-1]) if others else None
+def _write_index(path: Path, listing: Listing, state: _State) -> None:
+    """Write an index. Files that are as the newest index knows them are not read."""
+    others = sorted(path.parent.glob(f"*{INDEX_SUFFIX}"), key=lambda i: i.stat().st_mtime_ns)
     columns = {name: np.zeros(len(listing.keys), dtype) for name, dtype in _DTYPES.items()}
     points = [b""] * len(listing.keys)  # of each image; see `packio.images.native`
-    wanted = _taken_over(newest, columns, points, listing, state)
-    bad: dict[int, str] = {}
-    changed = dataclasses.replace(
-        listing,
-        keys=[listing.keys[i] for i in wanted],
-        sizes=state.sizes[wanted].tolist(),
-    )
-    for chunk in read_ahead(changed, range(len(wanted)), threads=_THREADS):
+    same = np.zeros(len(listing.keys), bool)
+    with contextlib.suppress(
+        PackioError, KeyError
+    ):  # damaged, or of another version: nothing is the same
+        if others:
+            same = _copy_rows(Index(others[-1]), columns, points, listing, state)
+    changed = np.flatnonzero(~same).tolist()
+    keys, sizes = [listing.keys[i] for i in changed], state.sizes[changed].tolist()
+    part = dataclasses.replace(listing, keys=keys, sizes=sizes)
+    good, skipped = np.ones(len(listing.keys), bool), []
+    for chunk in read_ahead(part, range(len(changed)), threads=_THREADS):
         for read in chunk:
-            position = wanted[read.position]
+            position, image = changed[read.position], read.record.image
             if read.problem is not None:
-                bad[position] = read.problem
-            image = read.record.image
+                good[position] = False
+                skipped.append((position, read.problem))
             if image.facts is not None:
-                found = {"length": len(image.data), **fact_values(image.data, image.facts)}
-                for name, value in found.items():
+                values = {"length": len(image.data), **fact_values(image.data, image.facts)}
+                for name, value in values.items():
                     columns[f"{IMAGE}/{name}"][position] = value
             points[position] = image.points
     columns["mtime_ns"][:] = state.mtimes
-    metadata = _metadata(listing, state, bad)
-    try:
-        indexfile.write(path, _without(columns, points, listing, sorted(bad)), metadata)
-    except OSError as error:
-        raise _cannot_create(path, error) from error
+    table = {name: column[good] for name, column in columns.items()}
+    packed = int(good.sum())
+    table["image/file"] = np.arange(packed, dtype=np.uint32)
+    table["image/offset"] = np.zeros(packed, np.int64)
+    table["label"] = np.array(listing.labels, np.int64)[good]
+    if any(points):
+        own_points = list(itertools.compress(points, good))
+        table["seek_data"], table["seek_offsets"] = make_columns.ragged(own_points)
+    table |= make_columns.of_objects([], [], [])
+    table |= make_columns.of_keys(list(itertools.compress(listing.keys, good)))
+    metadata = {
+        "version": indexfile.VERSION,
+        "format": "folder",
+        "access": "range",
+        "classes": listing.classes,
+        "counts": {"found": len(good), "packed": packed, "skipped": len(skipped)},
+        "fingerprint": state.fingerprint,
+        "options": {},
+        "shards": [{"name": ".", "samples": packed}],
+        "skipped": [[os.fsdecode(listing.keys[i]), reason] for i, reason in sorted(skipped)],
+        "source": {"kind": listing.kind},
+        "versions": {"packio": __version__},
+    }
+    indexfile.write(path, table, metadata)
     for old in others[: 1 - _KEPT]:
         old.unlink(missing_ok=True)
-    return metadata
 
 
-def _taken_over(
-    old: Index | None, columns: dict[str, np.ndarray], points: list[bytes], listing: Listing,
+def _copy_rows(
+    old: Index, columns: dict[str, np.ndarray], points: list[bytes], listing: Listing,
     state: _State,
-) -> list[int]:  # fmt: skip
-    """Take over the rows of files that have not changed; return the positions of all others."""
-    if old is None or not all(name in old for name in _DTYPES):
-        return list(range(len(listing.keys)))
-    row_of = {old.key(row): row for row in range(len(old))}
+) -> np.ndarray:  # fmt: skip
+    """Copy the rows of files that have not changed; return which files these are, (N,) bool."""
+    before = {name: old.column(name).array() for name in _DTYPES}
+    row_of = {key: row for row, key in enumerate(old.every_key())}
     rows = np.array([row_of.get(key, -1) for key in listing.keys], np.int64)
     same = rows >= 0
     for name, now in (("image/length", state.sizes), ("mtime_ns", state.mtimes)):
-        same[same] = old.column(name).array()[rows[same]] == now[same]
-    for name, column in columns.items():
-        column[same] = old.column(name).array()[rows[same]]
+        same[same] = before[name][rows[same]] == now[same]
     if "seek_data" in old:
         data, starts = (old.column(f"seek_{n}").array() for n in ("data", "offsets"))
         for position in np.flatnonzero(same).tolist():
             row = rows[position]
             points[position] = data[starts[row] : starts[row + 1]].tobytes()
-    positions: list[int] = np.flatnonzero(~same).tolist()
-    return positions
-
-
-def _without(
-    columns: dict[str, np.ndarray], points: list[bytes], listing: Listing, bad: list[int]
-) -> dict[str, np.ndarray]:
-    """All columns of the index, without the bad images."""
-    good = np.ones(len(listing.keys), bool)
-    good[bad] = False
-    keys = [key for key, is_good in zip(listing.keys, good, strict=True) if is_good]
-    kept: dict[str, np.ndarray] = {name: column[good] for name, column in columns.items()}
-    kept["image/file"] = np.arange(len(keys), dtype=np.uint32)
-    kept["image/offset"] = np.zeros(len(keys), np.int64)
-    kept["label"] = np.array(listing.labels, np.int64)[good]
-    if any(points):
-        taken = [p for p, is_good in zip(points, good, strict=True) if is_good]
-        kept["seek_data"], kept["seek_offsets"] = made.ragged(taken)
-    return kept | made.of_objects([], [], []) | made.of_keys(keys)
-
-
-def _metadata(listing: Listing, state: _State, bad: dict[int, str]) -> dict[str, Any]:
-    found = len(listing.keys)
-    packed = found - len(bad)
-    return {
-        "version": indexfile.VERSION,
-        "format": "folder",
-        "access": "range",
-        "classes": listing.classes,
-        "counts": {"found": found, "packed": packed, "skipped": len(bad)},
-        "fingerprint": state.fingerprint,
-        "options": {},
-        "shards": [{"name": ".", "samples": packed}],
-        "skipped": [[os.fsdecode(listing.keys[i]), reason] for i, reason in sorted(bad.items())],
-        "source": {"kind": listing.kind},
-        "versions": {"packio": __version__},
-    }
+    for name, column in columns.items():
+        column[same] = before[name][rows[same]]
+    return same
 
 
 def _report(root: Path, bad: list[_Bad], remarks: list[str], *, skip: bool) -> None:

@@ -119,7 +119,7 @@ def assert_same(ds: packio.PackDataset, indices: list[int] = _INDICES) -> None:
             assert image.is_contiguous()
             assert torch.equal(image, other)
         assert label == expected_label
-    if not ds._several:
+    if len(ds._settings.views) == 1:
         assert torch.equal(gathered[0], torch.stack([image for image, _ in expected]))
         assert gathered[1].tolist() == [label for _, label in expected]
 

@@ -111,9 +111,9 @@ class Simulated:
     ) -> Measurements:
         return Measurements(
             loader="simulated", batch_size=SIZE, workers=WORKERS, cpus=64, device="cpu",
-            has_step=True, epoch_batches=1 << 15, rate=Spread.of([run.rate for run in runs]),
-            waiting=Spread.of([run.waiting for run in runs]), step=self._step, contiguous=True,
-            step_contiguous=None, stages=stages, trials=trials,
+            has_step=True, epoch_batches=1 << 15, rate=Spread.summarize([run.rate for run in runs]),
+            waiting=Spread.summarize([run.waiting for run in runs]), step=self._step,
+            contiguous=True, step_contiguous=None, stages=stages, trials=trials,
             receiving=statistics.median(run.receiving for run in runs),
         )  # fmt: skip
 

@@ -56,7 +56,7 @@ def make(folder: Path, count: int, shard: int) -> dict[str, Any]:
             for n in names
         ]
         tables = [{n: p.column(n).array() for n in p.column_names} for p in parts]
-        made = columns.joined(tables, [1] * len(names))
+        made = columns.join_tables(tables, [1] * len(names))
         path = folder / indexfile.INDEX_NAME
         indexfile.write(path, made, index_scale.metadata(names, shard))
     found = {
@@ -78,7 +78,7 @@ def child(way: str, url: str, again: str) -> None:
     from packio.storage import remote, stores, urls
 
     remote.WHOLE = sys.maxsize if way == "whole" else remote.WHOLE
-    stores.of_url(urls.Url(url)).facts("")  # imports what it takes
+    stores.open_url(urls.Url(url)).facts("")  # imports what it takes
     draw = np.random.default_rng(0)
 
     def step(name: str, work: Callable[[], Any]) -> Any:

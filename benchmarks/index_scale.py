@@ -83,7 +83,7 @@ def table(
 
 def of_files(names: list[str], count: int) -> dict[str, np.ndarray]:
     """A table of files of as many samples each."""
-    data, starts = columns.ragged([os.fsencode(name) for name in names])
+    data, starts = columns.join_values([os.fsencode(name) for name in names])
     return {
         "file_bytes": np.full(len(names), count * LENGTH, np.int64),
         "file_digest": np.zeros((len(names), 32), np.uint8),
@@ -195,7 +195,7 @@ def join(folder: Path, names: list[str], count: int) -> dict[str, Any]:
             for n in names
         ]
         tables = [{n: p.column(n).array() for n in p.column_names} for p in parts]
-        made = columns.joined(tables, [1] * len(names))
+        made = columns.join_tables(tables, [1] * len(names))
         made |= of_files(names, count)
         indexfile.write(folder / indexfile.INDEX_NAME, made, metadata(names, count))
     seconds = time.perf_counter() - began

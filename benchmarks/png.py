@@ -81,7 +81,7 @@ def main() -> None:
     labels = [ids(seed) for seed in range(COUNT)]
     photos = [np.asarray(Image.fromarray(p()).resize((WIDTH, HEIGHT))) for p in PHOTOS]
     size = HEIGHT, WIDTH
-    old, new = partial(masks.by_pillow, size=size), partial(masks.decode, size=size)
+    old, new = partial(masks.decode_with_pillow, size=size), partial(masks.decode, size=size)
     sets: dict[str, tuple[list[bytes], Decode, Decode]] = {
         "mask, palette, Pillow": ([by_pillow(p, palette=True) for p in labels], old, new),
         "mask, gray, Pillow": ([by_pillow(p) for p in labels], old, new),

@@ -47,11 +47,11 @@ _SYSTEM_LIBRARIES = {
 @functools.cache
 def names(kind: str) -> tuple[str, ...]:
     """List all plugins of a kind ("decoders", "formats" or "sources") in alphabetical order."""
-    return tuple(sorted({*built_in(kind), *_entry_points(kind)}))
+    return tuple(sorted({*list_built_in(kind), *_entry_points(kind)}))
 
 
 @functools.cache  # module names on disk: the same in every process
-def built_in(kind: str) -> tuple[str, ...]:
+def list_built_in(kind: str) -> tuple[str, ...]:
     """List packio's own plugins of a kind in alphabetical order."""
     package = importlib.import_module(PACKAGES[kind])
     found = {m.name for m in pkgutil.iter_modules(package.__path__)}
@@ -61,7 +61,7 @@ def built_in(kind: str) -> tuple[str, ...]:
 @functools.cache  # what is installed: the same in every process; 20 ms with 200 distributions
 def _entry_points(kind: str) -> dict[str, importlib.metadata.EntryPoint]:
     found = importlib.metadata.entry_points(group=f"packio.{kind}")
-    return {point.name: point for point in found if point.name not in built_in(kind)}
+    return {point.name: point for point in found if point.name not in list_built_in(kind)}
 
 
 def load(kind: str, name: str) -> Any:
@@ -72,7 +72,7 @@ def load(kind: str, name: str) -> Any:
         PluginError: another distribution's plugin fails when it is imported, or lacks a part of
             the contract; the message names the distribution.
     """
-    if name in built_in(kind):
+    if name in list_built_in(kind):
         module = importlib.import_module(f"{PACKAGES[kind]}.{name}")
         return vars(module).get(kind[:-1].upper(), module)
     if name in _entry_points(kind):
@@ -114,7 +114,7 @@ def _load_entry_point(kind: str, name: str) -> Any:
     return module
 
 
-def installed(package: str) -> bool:
+def is_installed(package: str) -> bool:
     """Tell whether a package could be imported, without importing it."""
     return importlib.util.find_spec(package) is not None
 

@@ -96,7 +96,7 @@ def test_there_is_nothing_but_rooms() -> None:
 
 def test_no_plugin_imports_another() -> None:
     plugins = {f"{package}.{name}" for kind, package in registry.PACKAGES.items()
-               for name in registry.built_in(kind)}  # fmt: skip
+               for name in registry.list_built_in(kind)}  # fmt: skip
     wrong = {
         (_module_name(path), imported)
         for path in _SOURCES
@@ -171,7 +171,7 @@ for name in sys.argv[1].split(","):
 
 @pytest.mark.parametrize("kind", registry.KINDS)
 def test_plugins_import_without_their_packages(kind: str) -> None:
-    names = registry.built_in(kind)
+    names = registry.list_built_in(kind)
     plugins = [registry.load(kind, name) for name in names]
     packages = {getattr(p, "PACKAGE", None) or getattr(p, "package", None) for p in plugins}
     absent = {p.partition(".")[0] for p in packages if p}

@@ -39,7 +39,7 @@ def make(pack: Pack, framing: Framing, view: int) -> dict[str, list[torch.Tensor
     else:
         for i, (row, placements) in enumerate(zip(rows, framing.each_placement, strict=True)):
             moves[i] = _moves(placements[view], row.height, row.width)
-    kept, boxes = moved(stored, moves[owner])
+    kept, boxes = apply_moves(stored, moves[owner])
     counts = np.bincount(owner[kept], minlength=len(rows)).tolist()
     columns = {"boxes": _split(boxes, counts)}
     if "labels" in pack.box_columns:
@@ -94,7 +94,7 @@ def _axis(
     )  # fmt: skip
 
 
-def moved(boxes: np.ndarray, moves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def apply_moves(boxes: np.ndarray, moves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Move (M, 4) boxes, each by its (M, 9) `_moves`, and clip them.
 
     Returns (M,) bool, which are left, and (m, 4) float32, the boxes that are left.

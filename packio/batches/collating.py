@@ -37,7 +37,7 @@ def _copied(sample: Any) -> Any:
     return dict(sample) if type(sample) is dict else sample
 
 
-class Batched(list[Any]):
+class BatchedFields(list[Any]):
     """Fields that are batched already, as a dataset gives them for a list of indices."""
 
 
@@ -73,7 +73,7 @@ def collate(samples: list[Any]) -> Any:
     """
     if isinstance(samples, Batch) and samples.is_whole:
         return samples.columns()
-    if isinstance(samples, (Batched, Mapping, torch.Tensor)):  # of ``ds[[3, 5]]``
+    if isinstance(samples, (BatchedFields, Mapping, torch.Tensor)):  # of ``ds[[3, 5]]``
         return samples
     try:
         return torch.utils.data.default_collate(list(samples))

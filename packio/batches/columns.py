@@ -26,7 +26,7 @@ _ALIGNED = 64  # bytes
 FieldColumn = torch.Tensor | list[Any]  # (N, …), or N values
 
 
-class Made(NamedTuple):
+class BatchField(NamedTuple):
     views: list[FieldColumn]  # a column a view; a single one of a field that no crop touches
     errors: dict[int, Exception]  # slot → what is wrong with that sample; its values mean nothing
 
@@ -57,7 +57,7 @@ def make(
     one: Callable[[int], Sequence[Any]],
     threads: Threads | None,
     but: Collection[int],
-) -> Made:
+) -> BatchField:
     """Make a field of a batch by ``one``, which makes a slot's values, one a view."""
     values: list[Sequence[Any]] = [()] * len(rows)
 
@@ -69,7 +69,7 @@ def make(
     views = next((len(v) for slot, v in enumerate(values) if slot not in bad), 1)
     for slot in bad:
         values[slot] = [None] * views
-    return Made([stack(list(view), bad) for view in zip(*values, strict=True)], errors)
+    return BatchField([stack(list(view), bad) for view in zip(*values, strict=True)], errors)
 
 
 def stack(values: list[Any], bad: Collection[int] = ()) -> FieldColumn:
@@ -126,7 +126,7 @@ def _as_tensor(array: Any) -> Any:
 
 def make_arrays(
     pack: Pack, rows: RowList, name: str, threads: Threads | None, but: Collection[int]
-) -> Made | None:
+) -> BatchField | None:
     """Make the arrays of a batch as one tensor (N, …). None if the arrays are not all alike."""
     good = [slot for slot in range(len(rows)) if slot not in but]
     lengths = {rows[slot].length if rows[slot].offset >= 0 else -1 for slot in good}
@@ -152,4 +152,4 @@ def make_arrays(
             flat[slot] = np.frombuffer(data, np.uint8, offset=start)
 
     errors = make_each(rows, work, threads, but)
-    return None if different else Made([batch], errors)
+    return None if different else BatchField([batch], errors)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 
 from packio.batches import images
-from packio.batches.columns import FieldColumn, Made, make_each
+from packio.batches.columns import BatchField, FieldColumn, make_each
 from packio.batches.framing import Framing, Settings
 from packio.batches.images import CHANNELS
 from packio.images import devices, regions
@@ -55,12 +55,12 @@ class _View:
     def draw(self, slot: int, pixels: torch.Tensor, need: Need) -> None:
         top, left, height, width = need.box
         box = pixels[:, top : top + height, left : left + width]
-        box = devices.oriented(box, need.orientation)
+        box = devices.orient(box, need.orientation)
         frame = need.frame
         out = self._images[slot] if self._batch is not None else self._zeros(len(box), *frame[8:10])
         devices.render(box, frame, out, hflip=need.hflip, vflip=need.vflip, how=self._how)
         if self._batch is None:
-            self._images[slot] = devices.rounded(out)
+            self._images[slot] = devices.round_to_uint8(out)
 
     def finish(self, others: dict[int, torch.Tensor]) -> FieldColumn:
         """All images: those of the device, and others, by slot, which are copied to the device."""
@@ -68,13 +68,13 @@ class _View:
             for slot, image in others.items():
                 self._images[slot] = image.to(self._device)
             return self._images
-        whole = devices.rounded(self._batch)
+        whole = devices.round_to_uint8(self._batch)
         for slot, image in others.items():
             whole[slot].copy_(image)
         return whole
 
 
-def make(pack: Pack, framing: Framing, threads: Threads | None, device: torch.device) -> Made:
+def make(pack: Pack, framing: Framing, threads: Threads | None, device: torch.device) -> BatchField:
     """Make the images of some samples: as `packio.batches.images.make`, but on a device.
 
     Values are within 1 grey level of those that the processor makes of the same decoded pixels,
@@ -117,7 +117,7 @@ def make(pack: Pack, framing: Framing, threads: Threads | None, device: torch.de
         view.finish({slot: each[number] for slot, each in others.items()})
         for number, view in enumerate(views)
     ]
-    return Made(columns, {**errors, **bad})
+    return BatchField(columns, {**errors, **bad})
 
 
 def _groups(samples: dict[int, _Job]) -> Iterator[dict[int, _Job]]:

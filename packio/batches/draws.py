@@ -65,7 +65,7 @@ def digest(indices: Sequence[int] | np.ndarray) -> int:
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 
-class Drawn(int):
+class PositionedIndex(int):
     """An index that knows its place in an epoch. Anybody can use it as an int."""
 
     epoch: int
@@ -78,7 +78,7 @@ class Drawn(int):
     def __new__(
         cls, index: int, epoch: int, position: int, size: tuple[int, int] | None = None,
         course: Any = None,
-    ) -> Drawn:  # fmt: skip
+    ) -> PositionedIndex:  # fmt: skip
         self = super().__new__(cls, index)
         self.epoch, self.position = epoch, position
         if size is not None:
@@ -88,11 +88,11 @@ class Drawn(int):
         return self
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Drawn, (int(self), self.epoch, self.position, self.size, self.course)
+        return PositionedIndex, (int(self), self.epoch, self.position, self.size, self.course)
 
-    def moved(self, index: int) -> Drawn:
+    def with_index(self, index: int) -> PositionedIndex:
         """The same place with another index, as that of the same sample in a larger dataset."""
-        return Drawn(index, self.epoch, self.position, self.size)
+        return PositionedIndex(index, self.epoch, self.position, self.size)
 
 
 def size_of(batch: Sequence[Any] | np.ndarray) -> tuple[int, int] | None:
@@ -102,9 +102,9 @@ def size_of(batch: Sequence[Any] | np.ndarray) -> tuple[int, int] | None:
         raise OptionError(
             "a batch of batches: give the sampler, which yields them, as batch_sampler="
         )
-    if not isinstance(first, Drawn) or first.size is None:
+    if not isinstance(first, PositionedIndex) or first.size is None:
         return None
-    sizes = {index.size if isinstance(index, Drawn) else None for index in batch}
+    sizes = {index.size if isinstance(index, PositionedIndex) else None for index in batch}
     if len(sizes) > 1:
         raise OptionError(
             f"a batch of the sizes {sorted(map(str, sizes))}: expected one size, as each batch of "
@@ -113,18 +113,18 @@ def size_of(batch: Sequence[Any] | np.ndarray) -> tuple[int, int] | None:
     return first.size
 
 
-def numbered(batch: Sequence[Any], epoch: int, first: int, step: int) -> list[Any]:
-    """Give the indices of a foreign sampler's batch places in an epoch, as `Drawn` has them.
+def attach_positions(batch: Sequence[Any], epoch: int, first: int, step: int) -> list[Any]:
+    """Give the indices of a foreign sampler's batch places in an epoch: `PositionedIndex`.
 
-    A batch that has something else in it than ints, or `Drawn`, stays as it is.
+    A batch that has something else in it than ints, or `PositionedIndex`, stays as it is.
     """
-    if any(isinstance(index, Drawn) for index in batch):
+    if any(isinstance(index, PositionedIndex) for index in batch):
         return list(batch)
     try:
         plain = [operator.index(index) for index in batch]
     except TypeError:
         return list(batch)
-    return [Drawn(index, epoch, first + slot * step) for slot, index in enumerate(plain)]
+    return [PositionedIndex(index, epoch, first + slot * step) for slot, index in enumerate(plain)]
 
 
 class Lane:

@@ -49,17 +49,17 @@ class Settings:
     def is_random(self) -> bool:
         return bool(self.hflip or self.vflip or any(v and v.draws for v in self.views))
 
-    def sized(self, size: tuple[int, int] | None) -> Settings:
+    def with_size(self, size: tuple[int, int] | None) -> Settings:
         """The same for a batch whose indices carry a size, which `BucketCrop` follows."""
         if not any(isinstance(view, BucketCrop) for view in self.views):
             return self
-        views = [v.of(size) if isinstance(v, BucketCrop) else v for v in self.views]
+        views = [v.with_size(size) if isinstance(v, BucketCrop) else v for v in self.views]
         sized = dataclasses.replace(self, views=tuple(views))
-        vars(sized)["unchanged"] = self.unchanged  # it counts
+        vars(sized)["unchanged"] = self.further_decoder  # it counts
         return sized
 
     @cached_property
-    def unchanged(self) -> Decoder:
+    def further_decoder(self) -> Decoder:
         """The decoder of further images with more than 8 bits, as depth beside RGB images."""
         return Decoder(self.decoder.name, "UNCHANGED", max_pixels=self.decoder.max_pixels)
 
@@ -69,7 +69,7 @@ class Settings:
 
         The latter by `packio.images.native.REASONS`.
         """
-        return self.decoder.fallbacks + self.unchanged.fallbacks, *self.decoder.declined
+        return self.decoder.fallbacks + self.further_decoder.fallbacks, *self.decoder.declined
 
 
 class Draw(NamedTuple):
@@ -80,7 +80,7 @@ class Draw(NamedTuple):
     size: tuple[int, int] | None = None
 
 
-def by_position(seed: int, epoch: int, positions: Sequence[int]) -> Draw:
+def draw_by_position(seed: int, epoch: int, positions: Sequence[int]) -> Draw:
     """What samples draw by their positions in the order of an epoch, in whatever batches."""
     return Draw(draws.mix(seed, epoch, _BY_POSITION), np.array(positions, np.int64))
 
@@ -104,7 +104,7 @@ class Framing:
             self.each_placement = each_placement
 
     @classmethod
-    def drawn(cls, settings: Settings, rows: RowList, draw: Draw) -> Framing:
+    def draw(cls, settings: Settings, rows: RowList, draw: Draw) -> Framing:
         if len(rows) < FEW:
             lanes = zip(rows, draw.lanes.tolist(), strict=True)
             each = [placements_of_one(settings, row, draw.key, lane) for row, lane in lanes]
@@ -117,7 +117,7 @@ class Framing:
         size = _upright(rows.column("height"), rows.column("width"), orientation)
         return cls(settings, rows, _placements(settings, *size, orientation, pairs))
 
-    def of_further(self, rows: RowList) -> Framing:
+    def frame_further(self, rows: RowList) -> Framing:
         """The framing of further images of the same samples; see `place_further`."""
         settings = self.settings
         if not self.columns:
@@ -178,7 +178,7 @@ def place_further(
     size, to = _upright(height, width, turned), _upright(own_height, own_width, own)
     return [
         placement._replace(
-            frame=frames.scaled(placement.frame, size, to) if crop else frames.whole(*to),
+            frame=frames.scale_frame(placement.frame, size, to) if crop else frames.whole(*to),
             orientation=own,
         )
         for crop, placement in zip(settings.views, placements, strict=True)
@@ -218,7 +218,7 @@ def find_needs(
 ) -> list[Need]:
     hows = [crop.interpolation if crop else "nearest" for crop in settings.views]
     return [
-        regions.needed(placement, height, width, how, fast=settings.fast)
+        regions.compute_need(placement, height, width, how, fast=settings.fast)
         for how, placement in zip(hows, placements, strict=True)
     ]
 

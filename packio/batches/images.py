@@ -16,13 +16,13 @@ import torch
 
 from packio.batches import framing as framings
 from packio.batches import slices
-from packio.batches.columns import FieldColumn, Made, make_each, share, stack
+from packio.batches.columns import BatchField, FieldColumn, make_each, share, stack
 from packio.batches.framing import FLIPS, Draw, Framing, Settings
 from packio.errors import DecodeError, IntegrityError, OptionError
 from packio.images import native, regions, tensors
 from packio.images.decoders import Decoder
 from packio.images.geometry import Geometry
-from packio.images.regions import Decoded, Need
+from packio.images.regions import DecodedImage, Need
 from packio.packs import raw
 from packio.packs.opening import Pack
 from packio.packs.table import Row, RowList
@@ -49,7 +49,7 @@ Taken = Sequence[Level | None]  # one a view; None: the image itself
 def make(
     pack: Pack, framing: Framing, threads: Threads | None, out: torch.Tensor | None = None,
     name: str = IMAGE, but: Collection[int] = (), levels: Sequence[Taken] | None = None,
-) -> Made:  # fmt: skip
+) -> BatchField:  # fmt: skip
     """Make the images of some samples, of their levels as far as any are given: a column a view.
 
     It is (N, C, H, W), in ``out`` if given, or N (C, H, W) where sizes or types may differ, with
@@ -94,7 +94,7 @@ def make(
             views.append(share(values) if crop is None else stack(values, {*errors, *but}))
         else:
             views.append(batch)
-    return Made(views, errors)
+    return BatchField(views, errors)
 
 
 def _new_batch(
@@ -104,7 +104,7 @@ def _new_batch(
     size = crop.output_size if crop is not None else None
     if size is not None:
         shape = (count, CHANNELS[settings.decoder.mode], *size)
-        return given_or_new(shape, torch.uint8, out, scratch=settings.scratch)
+        return ensure_out(shape, torch.uint8, out, scratch=settings.scratch)
     if out is not None:
         raise OptionError("out=: the images may differ in size or type; expected a crop")
     return None
@@ -153,9 +153,9 @@ def _decode(
     if name == IMAGE:
         rows = pack.raw_rows
     elif row.dtype != "uint8":
-        decoder = settings.unchanged
+        decoder = settings.further_decoder
     if rows is not None and _is_as_decoded(rows.facts, decoder):
-        part = Decoded(rows.pixels(row.position), 1)
+        part = DecodedImage(rows.pixels(row.position), 1)
         with pack.naming(row):
             made = [regions.render(part, *pair) for pair in zip(needs, outs, strict=True)]
         rows.pixels(row.position)  # looked at again, as they may have changed meanwhile
@@ -174,7 +174,7 @@ def _decode(
 
 def make_raw(
     pack: Pack, settings: Settings, positions: np.ndarray, draw: Draw, out: torch.Tensor | None
-) -> Made | None:
+) -> BatchField | None:
     """Make a batch of raw pixels by one gather; None if an image is encoded or must be resized."""
     rows = pack.raw_rows
     if rows is None or not _is_as_decoded(rows.facts, settings.decoder):
@@ -190,12 +190,12 @@ def make_raw(
     views: list[FieldColumn] = []
     for u, box in windows:
         shape = (len(positions), facts.channels, box.height, box.width)
-        batch = given_or_new(shape, rows.dtype, out, scratch=settings.scratch)
+        batch = ensure_out(shape, rows.dtype, out, scratch=settings.scratch)
         hflip = u[:, 0] < settings.hflip if settings.hflip else None
         vflip = u[:, 1] < settings.vflip if settings.vflip else None
         rows.crop(positions, box, batch, hflip=hflip, vflip=vflip)
         views.append(batch)
-    return Made(views, errors | rows.check(positions))
+    return BatchField(views, errors | rows.check(positions))
 
 
 def _is_as_decoded(facts: Facts, decoder: Decoder) -> bool:
@@ -221,7 +221,7 @@ def are_little(pack: Pack) -> bool:
     return bool(np.median(height.astype(np.int64) * width) < _LITTLE)
 
 
-def given_or_new(
+def ensure_out(
     shape: tuple[int, ...], dtype: torch.dtype, out: torch.Tensor | None, *, scratch: bool = False
 ) -> torch.Tensor:
     """A tensor for a batch of images: ``out`` if given, else a new one; see `Settings.scratch`."""
@@ -289,5 +289,5 @@ def rows_expected(
         return {IMAGE: rows}
     if draw is None:
         return {}
-    framed = Framing.drawn(settings.sized(draw.size), rows, draw)
+    framed = Framing.draw(settings.with_size(draw.size), rows, draw)
     return rows_read(rows, take_levels(pack, framed))

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 
 from packio.batches import columns
-from packio.batches.columns import FieldColumn, Made
+from packio.batches.columns import BatchField, FieldColumn
 from packio.batches.framing import Framing, Settings
 from packio.errors import DecodeError, Decoding, LimitError
 from packio.images import encodings, png
 from packio.images.decoders import pillow
-from packio.images.frames import Placement, oriented
+from packio.images.frames import Placement, orient
 from packio.images.pixels import nearest
 from packio.packs.opening import Pack
 from packio.packs.table import Row, RowList
@@ -35,11 +35,11 @@ def decode(data: bytes, size: tuple[int, int]) -> np.ndarray:
     decodes plain PNGs of 8 bits, in a third of Pillow's time (``benchmarks/png.py``).
     """
     ids = png.decode(data, _OF_IDS, size)
-    return by_pillow(data, size) if ids is None else ids[:, :, 0]
+    return decode_with_pillow(data, size) if ids is None else ids[:, :, 0]
 
 
-def by_pillow(data: bytes, size: tuple[int, int]) -> np.ndarray:
-    with Decoding("Pillow: "), encodings.opened(data) as image:
+def decode_with_pillow(data: bytes, size: tuple[int, int]) -> np.ndarray:
+    with Decoding("Pillow: "), encodings.open_image(data) as image:
         if not encodings.has_class_ids(image):
             raise DecodeError(f"pixels of mode {image.mode}; expected class ids, one channel")
         if (image.height, image.width) != size:
@@ -55,7 +55,7 @@ def by_pillow(data: bytes, size: tuple[int, int]) -> np.ndarray:
 def render(ids: np.ndarray, placement: Placement, ignore_index: int, out: np.ndarray) -> None:
     """Take the ids that a view shows, of (H, W) as stored."""
     f = placement.frame
-    upright = oriented(ids[:, :, None], placement.orientation)[:, :, 0]
+    upright = orient(ids[:, :, None], placement.orientation)[:, :, 0]
     y, rows = _axis(f.top, f.height, f.to_height, f.out_top, f.out_height, mirrored=placement.vflip)
     x, columns = _axis(
         f.left, f.width, f.to_width, f.out_left, f.out_width, mirrored=placement.hflip
@@ -80,7 +80,7 @@ def _axis(
 def make(
     pack: Pack, framing: Framing, rows: RowList, name: str, threads: Threads | None,
     but: Collection[int] = (),
-) -> Made:  # fmt: skip
+) -> BatchField:  # fmt: skip
     """Make the masks of some samples: for each view (N, H, W), or N (H, W) that differ in size.
 
     uint8, or int32 if an id or the border needs it.

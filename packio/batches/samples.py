@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from packio.batches import boxes, columns, device, framing, images, masks
-from packio.batches.columns import FieldColumn, Made
+from packio.batches.columns import BatchField, FieldColumn
 from packio.batches.framing import Draw, Framing, Settings
 from packio.packs.opening import Pack
 from packio.packs.table import Row, RowList
@@ -34,7 +34,7 @@ class MadeSamples(NamedTuple):
     columns: FieldColumns
     errors: dict[int, Exception]  # slot → what is wrong with that sample; its values mean nothing
 
-    def add(self, name: str, made: Made) -> None:
+    def add(self, name: str, made: BatchField) -> None:
         self.columns[name] = made.views
         self.errors.update(made.errors)
 
@@ -44,7 +44,7 @@ def make(
     out: torch.Tensor | None = None, on: torch.device | None = None,
 ) -> MadeSamples:  # fmt: skip
     """Make a batch of (N,) positions; a device, if one is given, decodes the field "image"."""
-    settings = settings.sized(draw.size)
+    settings = settings.with_size(draw.size)
     made, kinds = MadeSamples({}, {}), dict(settings.fields)
     raw = images.make_raw(pack, settings, positions, draw, out) if IMAGE in kinds else None
     if raw is not None:
@@ -52,7 +52,7 @@ def make(
         del kinds[IMAGE]
     if not kinds:
         return made
-    framed = Framing.drawn(settings, pack.rows(positions), draw)
+    framed = Framing.draw(settings, pack.rows(positions), draw)
     further = {
         name: pack.rows(positions, name)
         for name, kind in kinds.items()
@@ -60,7 +60,7 @@ def make(
     }
     levels = images.take_levels(pack, framed) if IMAGE in kinds and on is None else None
     read = images.rows_read(framed.rows, levels) if IMAGE in kinds else {}
-    pack = pack.fetched(read | further)
+    pack = pack.prefetch(read | further)
     if IMAGE in kinds and on is not None:
         made.add(IMAGE, device.make(pack, framed, threads, on))
     elif IMAGE in kinds:
@@ -86,11 +86,11 @@ def rows_expected(
 def _make_further(
     pack: Pack, framed: Framing, rows: RowList, name: str, threads: Threads | None,
     but: Collection[int],
-) -> Made:  # fmt: skip
+) -> BatchField:  # fmt: skip
     """Make a field other than the image and the boxes."""
     kind = framed.settings.fields[name]
     if kind == "image":
-        return images.make(pack, framed.of_further(rows), threads, None, name, but)
+        return images.make(pack, framed.frame_further(rows), threads, None, name, but)
     if kind == "mask":
         return masks.make(pack, framed, rows, name, threads, but)
     alike = columns.make_arrays(pack, rows, name, threads, but) if kind == "array" else None
@@ -114,7 +114,7 @@ def make_one(
 
     `make` for one sample would take twice as many calls of Python: tests/datasets/test_overhead.py.
     """
-    settings = settings.sized(size)
+    settings = settings.with_size(size)
     placements = framing.placements_of_one(settings, row, key, lane)
     values: dict[str, list[Any]] = {}
     for name, kind in settings.fields.items():

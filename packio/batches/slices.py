@@ -93,9 +93,9 @@ def _samples(
     in_vain = flags & (SPLIT_RECORD | PROGRESSIVE) != 0  # the core declines them, once it has read
     wanted = takes & (samples["offset"] >= 0) & ~in_vain
     if not isinstance(files, FolderStore):
-        is_inside = files.within(rows.column("file"), samples["offset"], samples["length"])
+        is_inside = files.check_ranges(rows.column("file"), samples["offset"], samples["length"])
         return samples, wanted & is_inside, b""
-    paths, samples["path"] = files.joined_paths(rows.column("file").tolist())
+    paths, samples["path"] = files.join_paths(rows.column("file").tolist())
     samples["file"] = -1
     return samples, wanted & (samples["path"] >= 0), paths
 

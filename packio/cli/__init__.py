@@ -46,7 +46,7 @@ _EPILOG = (
 )
 
 
-def build(only: str | None = None, held: interrupts.deferred | None = None) -> typer.Typer:
+def build(only: str | None = None, held: interrupts.DeferInterrupts | None = None) -> typer.Typer:
     """Build the command line: of all commands, or, to start faster, of one only.
 
     `held` holds Ctrl-C back; a command lets it through while it runs.
@@ -78,7 +78,7 @@ def find_command(name: str) -> Callable[..., None]:
 
 
 def _quietly(
-    run: Callable[..., None], held: interrupts.deferred | None = None
+    run: Callable[..., None], held: interrupts.DeferInterrupts | None = None
 ) -> Callable[..., None]:
     """Let a command end in silence when the reader of its output has left, as in ``| head``.
 
@@ -89,10 +89,10 @@ def _quietly(
     def wrapped(*args: Any, **options: Any) -> None:
         with until_reader_leaves():
             try:
-                with held.heeded() if held is not None else contextlib.nullcontext():
+                with held.let_through() if held is not None else contextlib.nullcontext():
                     run(*args, **options)
             except Exception as error:
-                if interrupts.caused(error):
+                if interrupts.is_interrupt(error):
                     raise KeyboardInterrupt from error
                 raise
 
@@ -132,7 +132,7 @@ def main() -> None:
     Only a command heeds Ctrl-C: libraries that are being imported bear no interruption. After the
     command there is nothing to clean up, and Ctrl-C ends the process at once.
     """
-    with interrupts.deferred() as held:
+    with interrupts.DeferInterrupts() as held:
         try:
             _main(held)
         finally:
@@ -140,7 +140,7 @@ def main() -> None:
                 signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def _main(held: interrupts.deferred) -> None:
+def _main(held: interrupts.DeferInterrupts) -> None:
     warnings.filterwarnings("ignore", module="PIL")  # packio's own messages say what matters
     warn_once = functools.cache(lambda text: warn([text]))
     warnings.showwarning = lambda message, *_, **__: warn_once(str(message))
@@ -175,7 +175,7 @@ def _interrupted(command: str | None) -> str:
     return "interrupted" + ("; to go on, run the same command again" if goes_on else "")
 
 
-def _run(only: str | None, held: interrupts.deferred) -> None:
+def _run(only: str | None, held: interrupts.DeferInterrupts) -> None:
     app: Any = typer.main.get_command(build(only, held))
     command = app.commands.get(only)
     for last, word in zip(["", *sys.argv[1:]], sys.argv[1:], strict=False):

@@ -153,13 +153,13 @@ def as_size(count: int) -> str:
     return f"{count / unit:,.1f} {name}"
 
 
-def counted(number: int, noun: str) -> str:
+def pluralize(number: int, noun: str) -> str:
     """Say how many there are: "1 sample", "2,000 samples", "3 classes"."""
     plural = "" if number == 1 else "es" if noun.endswith(("s", "ch")) else "s"
     return f"{number:,} {noun}{plural}"
 
 
-def escaped(name: bytes | str, encoding: str | None = None) -> str:
+def escape(name: bytes | str, encoding: str | None = None) -> str:
     r"""Show a key or the name of a class (bytes, or text with surrogate escapes) on one line.
 
     Backslashes, unprintable characters, those that the encoding (None: stdout's) lacks, and bytes
@@ -231,7 +231,7 @@ def print_packed(report: PackReport, out: Path, *, as_json: bool, quiet: bool) -
 
 def _print_summary(report: PackReport, out: Path) -> None:
     out = report.out if "://" in str(report.out) else out
-    images = counted(report.packed, "image")
+    images = pluralize(report.packed, "image")
     if report.up_to_date:
         say(f"{out}: up to date ({images})")
         return
@@ -240,9 +240,9 @@ def _print_summary(report: PackReport, out: Path) -> None:
               "When all parts are written, run the same command with --finish")  # fmt: skip
         return
     if report.resumed:
-        say(f"{out}: went on from {counted(report.resumed, 'finished shard')}")
+        say(f"{out}: went on from {pluralize(report.resumed, 'finished shard')}")
     seconds = max(report.seconds, 1e-6)
-    say(f"{out}: {images} in {counted(report.classes, 'class')}, "
+    say(f"{out}: {images} in {pluralize(report.classes, 'class')}, "
         f"{report.source_bytes / 1e6:,.1f} MB of images in {report.out_bytes / 1e6:,.1f} MB, "
         f"{seconds:.1f} s ({report.packed / seconds:,.0f} img/s, "
         f"{report.source_bytes / seconds / 1e6:,.0f} MB/s)")  # fmt: skip

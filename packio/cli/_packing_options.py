@@ -221,7 +221,7 @@ REINDEXING = _options(
 )  # fmt: skip
 
 
-def of_plugins(kind: str) -> Options:
+def plugin_options(kind: str) -> Options:
     """Options that "sources" or "formats" declare; of several plugins, with the help of each."""
     told: dict[str, list[str]] = {}
     flags: dict[str, str] = {}

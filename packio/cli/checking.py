@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import ProgressLine, bytes_bar, counted, escaped, print_json, say, warn
+from packio.cli._output import ProgressLine, bytes_bar, escape, pluralize, print_json, say, warn
 from packio.errors import IntegrityError, ReadError
 from packio.images.perceptual import MOST, THRESHOLD
 
@@ -52,15 +52,15 @@ def verify(
     else:
         for damage in report.damages:
             position = "-" if damage.position is None else str(damage.position)
-            key = "-" if damage.key is None else escaped(damage.key)
+            key = "-" if damage.key is None else escape(damage.key)
             place = "" if damage.offset is None else f" ({damage.length} bytes at {damage.offset})"
-            problem = escaped(damage.problem) + place
-            say("\t".join([escaped(damage.file), position, key, problem]))
+            problem = escape(damage.problem) + place
+            say("\t".join([escape(damage.file), position, key, problem]))
     if not as_json and not quiet:
-        warn(escaped(warning) for warning in report.warnings)
-        found = "all as they were packed" if report.ok else counted(len(report.damages), "damage")
-        say(f"{escaped(str(pack))}: {counted(report.samples, 'sample')} in "
-            f"{counted(report.files, 'file')}, {report.bytes / 1e6:,.1f} MB, "
+        warn(escape(warning) for warning in report.warnings)
+        found = "all as they were packed" if report.ok else pluralize(len(report.damages), "damage")
+        say(f"{escape(str(pack))}: {pluralize(report.samples, 'sample')} in "
+            f"{pluralize(report.files, 'file')}, {report.bytes / 1e6:,.1f} MB, "
             f"{report.seconds:.1f} s: {found}")  # fmt: skip
     if not report.ok:
         unreadable = any(damage.unreadable for damage in report.damages)
@@ -105,16 +105,16 @@ def find_duplicates(
         return
     for pair in report.found[:_SHOWN_PAIRS]:
         other = "" if pair.same_label is not False else ", labels differ"
-        say(f"{escaped(pair.key)} looks like {escaped(pair.of_key)} "
+        say(f"{escape(pair.key)} looks like {escape(pair.of_key)} "
               f"({pair.distance} of 64 bits{other})")  # fmt: skip
     if len(report.found) > _SHOWN_PAIRS:
         say(f"and {len(report.found) - _SHOWN_PAIRS:,} more; --json lists all")
     if quiet:
         return
-    bad = f", {counted(len(report.undecoded), 'image')} not decoded" if report.undecoded else ""
-    page = f": {escaped(str(report.html))}" if report.html is not None else ""
-    say(f"{counted(len(report.found), 'near-duplicate')} among "
-          f"{counted(report.samples, 'sample')}{bad}{page}")  # fmt: skip
+    bad = f", {pluralize(len(report.undecoded), 'image')} not decoded" if report.undecoded else ""
+    page = f": {escape(str(report.html))}" if report.html is not None else ""
+    say(f"{pluralize(len(report.found), 'near-duplicate')} among "
+          f"{pluralize(report.samples, 'sample')}{bad}{page}")  # fmt: skip
 
 
 def warm(
@@ -151,11 +151,11 @@ def _print_warm(report: WarmReport, *, check: bool) -> None:
     for file in report.files:
         shares = [_share(file.before, file.bytes)]
         shares += [] if check else [_share(file.after, file.bytes)]
-        say("\t".join([escaped(str(file.path)), f"{file.bytes:,} bytes", " -> ".join(shares)]))
+        say("\t".join([escape(str(file.path)), f"{file.bytes:,} bytes", " -> ".join(shares)]))
     before, after = (_share(count, report.bytes) for count in (report.before, report.after))
     read = f"{report.read / 1e6:,.1f} MB read in {report.seconds:.1f} s"
     say(
-        f"{escaped(str(report.path))}: {before} of {report.bytes / 1e6:,.1f} MB in memory"
+        f"{escape(str(report.path))}: {before} of {report.bytes / 1e6:,.1f} MB in memory"
         + ("" if check else f", now {after}; {read}")
     )
 
@@ -195,6 +195,6 @@ def cache(
     for item in listed:
         day = time.strftime("%Y-%m-%d %H:%M", time.localtime(item.used))
         end = "removed" if item in removed else day
-        say(f"{escaped(str(item.path))}\t{escaped(item.what)}\t{item.bytes:,} bytes\t{end}")
+        say(f"{escape(str(item.path))}\t{escape(item.what)}\t{item.bytes:,} bytes\t{end}")
     total, gone = (sum(c.bytes for c in some) for some in (listed, removed))
     say(f"{total:,} bytes" + (f", {gone:,} of them removed" if clear else ""))

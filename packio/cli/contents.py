@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import as_size, counted, escaped, print_json, say
+from packio.cli._output import as_size, escape, pluralize, print_json, say
 from packio.errors import IntegrityError, printable
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def info(
 
     if system:
         found = inspecting.system()
-        lines = (f"{name:<20} {escaped(text)}" for name, text in found.items())
+        lines = (f"{name:<20} {escape(text)}" for name, text in found.items())
         print_json(found) if as_json else say(*lines)
         return
     if pack is None:
@@ -83,7 +83,7 @@ def info(
 
             summary["statistics"] = pixel_statistics.measure(opened, stats or None)
         if buckets is not None:
-            summary["buckets"] = inspecting.in_buckets(opened, buckets)
+            summary["buckets"] = inspecting.summarize_buckets(opened, buckets)
         if plot is not None:
             write_overview(opened, plot)
     if as_json:
@@ -96,7 +96,7 @@ def info(
 
 
 def _sections(summary: dict[str, Any]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    yield escaped(summary["path"]), list(_pack(summary))
+    yield escape(summary["path"]), list(_pack(summary))
     yield "Images", list(_images(summary))
     yield "Fields", list(_fields(summary))
     yield "Classes", list(_classes(summary))
@@ -111,8 +111,8 @@ def _pack(summary: dict[str, Any]) -> _Lines:
     yield "format", f"{summary['format']} (access: {summary['access']})"
     yield "samples", f"{summary['samples']:,}"
     if chosen := summary["selection"]:
-        said = f": {escaped(chosen['expression'])}" if chosen.get("expression") else ""
-        yield "selected of", f"{chosen['samples']:,} of {escaped(chosen['pack'])}{said}"
+        said = f": {escape(chosen['expression'])}" if chosen.get("expression") else ""
+        yield "selected of", f"{chosen['samples']:,} of {escape(chosen['pack'])}{said}"
     if summary["counts"]:
         yield "accounted", ", ".join(f"{n:,} {what}" for what, n in summary["counts"].items())
     yield "bytes", f"{as_size(summary['bytes'])} of images in {as_size(held)}"
@@ -134,20 +134,23 @@ def _images(summary: dict[str, Any]) -> _Lines:
     if (found := summary["statistics"]) is not None:
         for name in ("mean", "std"):
             channels = ", ".join(f"{value:.4f}" for value in found[name])
-            yield name, f"({channels}) of {counted(found['images'], 'image')}, values 0..1, R, G, B"
+            yield (
+                name,
+                f"({channels}) of {pluralize(found['images'], 'image')}, values 0..1, R, G, B",
+            )
 
 
 def _fields(summary: dict[str, Any]) -> _Lines:
     for name, field in summary["fields"].items():
         lacking = f", lacking in {field['lacking']:,}" if field["lacking"] else ""
         encodings = "".join(f", {what}: {n:,}" for what, n in field.get("encodings", {}).items())
-        yield escaped(name), f"{field['kind']}, {as_size(field['bytes'])}{encodings}{lacking}"
+        yield escape(name), f"{field['kind']}, {as_size(field['bytes'])}{encodings}{lacking}"
     found = dict.fromkeys(("boxes", "metadata", "splits"), "none")
     if (boxes := summary["boxes"]) is not None:
-        columns = f", with {', '.join(map(escaped, boxes['columns']))}" if boxes["columns"] else ""
-        found["boxes"] = f"{boxes['count']:,} in {counted(boxes['samples'], 'sample')}{columns}"
+        columns = f", with {', '.join(map(escape, boxes['columns']))}" if boxes["columns"] else ""
+        found["boxes"] = f"{boxes['count']:,} in {pluralize(boxes['samples'], 'sample')}{columns}"
     if (meta := summary["metadata"]) is not None:
-        found["metadata"] = f"of {counted(meta['samples'], 'sample')}, {as_size(meta['bytes'])}"
+        found["metadata"] = f"of {pluralize(meta['samples'], 'sample')}, {as_size(meta['bytes'])}"
     if summary["splits"]:
         found["splits"] = ", ".join(f"{name}: {n:,}" for name, n in summary["splits"].items())
     yield from found.items()
@@ -158,12 +161,12 @@ def _buckets(found: dict[str, Any]) -> _Lines:
     for bucket in every:
         if bucket["images"]:
             size = bucket["size"] if bucket["size"] == "all" else "x".join(map(str, bucket["size"]))
-            images, lost = counted(bucket["images"], "image"), bucket["lost_mean"]
+            images, lost = pluralize(bucket["images"], "image"), bucket["lost_mean"]
             text = f"{images}, lost {lost:.2%} of the pixels, at worst {bucket['lost_worst']:.2%}"
             yield size, f"{text}; enlarged: {bucket['enlarged']:,}"
     empty = sum(not bucket["images"] for bucket in found["sizes"])
     if empty:
-        yield "empty", f"{counted(empty, 'size')} without an image"
+        yield "empty", f"{pluralize(empty, 'size')} without an image"
 
 
 def _classes(summary: dict[str, Any]) -> _Lines:
@@ -171,7 +174,7 @@ def _classes(summary: dict[str, Any]) -> _Lines:
     yield "count", f"{len(names):,}"
     if names:
         more = f", … {len(names) - _CLASSES_SHOWN:,} more" if len(names) > _CLASSES_SHOWN else ""
-        yield "names", ", ".join(escaped(n) for n in names[:_CLASSES_SHOWN]) + more
+        yield "names", ", ".join(escape(n) for n in names[:_CLASSES_SHOWN]) + more
     if labels is None:
         yield "labels", "none"
         return
@@ -250,10 +253,10 @@ def _class_text(label: Any, classes: list[str]) -> str:
     if label is None:
         return "-"
     if isinstance(label, int):
-        return escaped(classes[label]) if 0 <= label < len(classes) else str(label)
+        return escape(classes[label]) if 0 <= label < len(classes) else str(label)
     if len(label) != len(classes):
         return _label_text(label)
-    names = (escaped(c) for c, value in zip(classes, label, strict=True) if value > 0)
+    names = (escape(c) for c, value in zip(classes, label, strict=True) if value > 0)
     return ",".join(names) or "-"
 
 
@@ -268,7 +271,7 @@ def _aligned(pack: Pack, lines: Iterator[Line]) -> Iterator[str]:
 
     classes = pack.classes
     digits = max(len(str(len(pack) - 1)), 5)
-    room = min(max((cell_len(escaped(c)) for c in classes), default=1), _WIDEST_CLASS)
+    room = min(max((cell_len(escape(c)) for c in classes), default=1), _WIDEST_CLASS)
     layout = f"{{:>{digits}}}  {{}}  {{:>9}}  {{:>11}}  {{:<8}}  {{:>12}}  {{}}\n"
     if sys.stdout.isatty():
         heading = "class".ljust(room)
@@ -278,15 +281,15 @@ def _aligned(pack: Pack, lines: Iterator[Line]) -> Iterator[str]:
         name = _class_text(label, classes)
         name += " " * (max(room, 5) - cell_len(name))  # East Asian characters take two cells
         yield layout.format(
-            row.position, name, row.length, size, row.encoding, row.offset, escaped(key)
+            row.position, name, row.length, size, row.encoding, row.offset, escape(key)
         )
 
 
 def _tsv(pack: Pack, lines: Iterator[Line]) -> Iterator[str]:
     yield "\t".join(_COLUMNS) + "\n"
     for line, entry in _entries(pack, lines):
-        texts = {"key": escaped(line.key), "class": _class_text(line.label, pack.classes),
-                 "label": _label_text(line.label), "file": escaped(entry["file"])}  # fmt: skip
+        texts = {"key": escape(line.key), "class": _class_text(line.label, pack.classes),
+                 "label": _label_text(line.label), "file": escape(entry["file"])}  # fmt: skip
         yield "\t".join(map(str, (entry | texts).values())) + "\n"
 
 

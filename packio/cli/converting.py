@@ -14,8 +14,8 @@ from packio.cli import _packing_options as group
 from packio.cli._output import (
     ProgressLine,
     bytes_bar,
-    counted,
-    escaped,
+    escape,
+    pluralize,
     print_json,
     print_packed,
     say,
@@ -26,7 +26,7 @@ from packio.errors import OptionError
 @group.takes(
     group.OUTPUT, group.FRAME, group.OLD_SAMPLES, group.IMAGES, group.SEEK_POINTS, group.LEVELS,
     group.RUN,
-    group.of_plugins("formats"),
+    group.plugin_options("formats"),
 )  # fmt: skip
 def convert(
     source: Annotated[Path, typer.Argument(metavar="PACK",
@@ -51,7 +51,7 @@ def convert(
     print_packed(report, out, as_json=as_json, quiet=quiet)
 
 
-@group.takes(group.OUTPUT, group.LEVELS, group.RUN, group.of_plugins("formats"))
+@group.takes(group.OUTPUT, group.LEVELS, group.RUN, group.plugin_options("formats"))
 def merge(
     packs: Annotated[list[Path], typer.Argument(metavar="PACK…",
         help="The packs to merge, two or more.")],
@@ -124,5 +124,5 @@ def reindex(
         print_json({"index": str(place), "samples": samples, "skipped": skipped,
                     "classes": classes})  # fmt: skip
     else:
-        say(f"{escaped(str(place))}: {counted(samples, 'sample')}, {skipped:,} skipped, "
-              f"{counted(classes, 'class')}")  # fmt: skip
+        say(f"{escape(str(place))}: {pluralize(samples, 'sample')}, {skipped:,} skipped, "
+              f"{pluralize(classes, 'class')}")  # fmt: skip

@@ -11,7 +11,7 @@ import typer
 
 from packio.cli import _options as option
 from packio.cli import _packing_options as group
-from packio.cli._output import ProgressLine, counted, escaped, print_json, print_some, say
+from packio.cli._output import ProgressLine, escape, pluralize, print_json, print_some, say
 from packio.errors import OptionError
 
 
@@ -74,29 +74,29 @@ def _values(origin: str) -> Any:
 
 def _print_added(report: Any, pack: Path) -> None:
     if report.kept and not report.samples + report.missing:
-        say(f"{escaped(str(pack))}: up to date: no shard lacks {report.name}; nothing to add")
+        say(f"{escape(str(pack))}: up to date: no shard lacks {report.name}; nothing to add")
         _show_unfilled(report)
         return
     lacking = f", {report.missing:,} have none" if report.missing else ""
     kept = f"; {report.kept:,} had one before" if report.kept else ""
     shape = f", {next(iter(report.shapes))}" if len(report.shapes) == 1 else ""
     before = f", {report.resumed:,} of them made before" if report.resumed else ""
-    say(f"{escaped(str(pack))}: {report.name} ({report.kind}{shape}) of "
-        f"{counted(report.samples, 'sample')}{before}{lacking}{kept}; {report.bytes:,} bytes, "
+    say(f"{escape(str(pack))}: {report.name} ({report.kind}{shape}) of "
+        f"{pluralize(report.samples, 'sample')}{before}{lacking}{kept}; {report.bytes:,} bytes, "
         f"{report.seconds:.1f} s")  # fmt: skip
     if report.remaining:
         say(f"{report.remaining:,} bytes of the old values stay in files that hold other fields, "
             "too, where other programs find them; to be rid of them: packio convert")  # fmt: skip
     if len(report.shapes) > 1:
         say("The arrays differ; batches in which they do come as lists:")
-        lines = [f"{escaped(shape)}: {count:,}" for shape, count in report.shapes.items()]
+        lines = [f"{escape(shape)}: {count:,}" for shape, count in report.shapes.items()]
         print_some(lines, "(--json lists all)")
     if report.skipped:
         say(f"{len(report.skipped):,} bad values are left out:")
-        print_some([escaped(f"{key}: {why}") for key, why in report.skipped], "(--json lists all)")
+        print_some([escape(f"{key}: {why}") for key, why in report.skipped], "(--json lists all)")
     if report.unused:
-        say(f"{counted(len(report.unused), 'value')} of no sample:")
-        print_some([escaped(name) for name in report.unused], "(--json lists all)")
+        say(f"{pluralize(len(report.unused), 'value')} of no sample:")
+        print_some([escape(name) for name in report.unused], "(--json lists all)")
     _show_unfilled(report)
     say(f"digest {report.digest}")
 
@@ -126,7 +126,7 @@ def drop_field(
     if as_json:
         print_json(report)
     elif not quiet:
-        say(f"{escaped(str(pack))}: {name} is dropped; {counted(len(report.removed), 'file')} "
+        say(f"{escape(str(pack))}: {name} is dropped; {pluralize(len(report.removed), 'file')} "
             f"removed, {report.freed:,} bytes")  # fmt: skip
         if report.remaining:
             say(f"{report.remaining:,} bytes of its values stay in files that hold other fields, "

@@ -11,7 +11,7 @@ import typer
 
 from packio import registry
 from packio.cli import _options as option
-from packio.cli._output import ProgressLine, counted, print_json, print_table, say, tell
+from packio.cli._output import ProgressLine, pluralize, print_json, print_table, say, tell
 from packio.errors import OptionError, printable
 from packio.system import processors
 
@@ -170,12 +170,12 @@ def bench_decode(
 
 def _print_decode(result: DecodeResult) -> None:
     say(
-        f"{counted(result.images, 'image')} from {result.origin}: "
+        f"{pluralize(result.images, 'image')} from {result.origin}: "
         f"{result.pixels / 1e6:,.1f} megapixels, {result.bytes / 1e6:,.1f} MB; "
-        f"{result.cpu}, {counted(result.cpus, 'CPU')}; {counted(result.rounds, 'round')}"
+        f"{result.cpu}, {pluralize(result.cpus, 'CPU')}; {pluralize(result.rounds, 'round')}"
     )
     if result.unreadable:
-        say(f"{counted(result.unreadable, 'file')} left out: not 8-bit RGB to Pillow")
+        say(f"{pluralize(result.unreadable, 'file')} left out: not 8-bit RGB to Pillow")
     several = len({row.encoding for row in result.rows}) > 1
     ordered = sorted(
         result.rows,
@@ -211,7 +211,7 @@ def _pixels(row: DecodeRow) -> str:
 
 
 def _print_parity(result: fidelity.FidelityResult) -> None:
-    say(f"{counted(result.rows[0].crops, 'crop')} of {counted(result.images, 'JPEG')} from "
+    say(f"{pluralize(result.rows[0].crops, 'crop')} of {pluralize(result.images, 'JPEG')} from "
         f"{result.origin}, to {result.size}x{result.size}, {result.interpolation}; against "
         f"{result.reference}")  # fmt: skip
     cells = [
@@ -263,8 +263,8 @@ def bench_load(
 
 def _print_load(result: LoadResult) -> None:
     say(
-        f"{result.path}: {counted(result.samples, 'sample')} ({result.format}); {result.crop}, "
-        f"{result.fidelity}, batches of {result.batch_size}, {counted(result.cpus, 'CPU')}"
+        f"{result.path}: {pluralize(result.samples, 'sample')} ({result.format}); {result.crop}, "
+        f"{result.fidelity}, batches of {result.batch_size}, {pluralize(result.cpus, 'CPU')}"
     )
     for setting in sorted(result.settings, key=lambda s: -s.images_per_second):
         spread = (setting.fastest - setting.slowest) / setting.images_per_second
@@ -275,7 +275,7 @@ def _print_load(result: LoadResult) -> None:
     for name, micros in result.stages.items():
         say(f"  {name:<16} {micros:>7,.0f} µs  {micros / total:>4.0%}")
     share = result.best.images_per_second / result.ceiling
-    say(f"{counted(result.cpus, 'CPU')} at this rate: {result.ceiling:,.0f} img/s; the best "
+    say(f"{pluralize(result.cpus, 'CPU')} at this rate: {result.ceiling:,.0f} img/s; the best "
         f"setting reaches {share:.0%} of it")  # fmt: skip
     for gain in result.gains:
         if gain.factor > 1.05:
@@ -331,9 +331,9 @@ def bench_memory_format(
 def _print_memory_format(result: MemoryFormatResult) -> None:
     machine = result.machine
     device = machine["cpu" if machine["device"] == "cpu" else "device"]
-    say(f"batches of {counted(result.batch_size, 'image')} of {result.size}x{result.size}; "
-        f"{device}, {counted(machine['threads'], 'thread')}, "
-        f"torch {machine['torch']}; {counted(result.rounds, 'round')}")  # fmt: skip
+    say(f"batches of {pluralize(result.batch_size, 'image')} of {result.size}x{result.size}; "
+        f"{device}, {pluralize(machine['threads'], 'thread')}, "
+        f"torch {machine['torch']}; {pluralize(result.rounds, 'round')}")  # fmt: skip
     cells = [
         (*row[:5], f"{row.milliseconds:,.3f}",
          f"{(row.slowest - row.fastest) / row.milliseconds:.0%}",

@@ -14,8 +14,8 @@ from packio.cli import _packing_options as group
 from packio.cli._output import (
     ProgressLine,
     as_typed,
-    counted,
-    escaped,
+    escape,
+    pluralize,
     print_json,
     print_packed,
     print_some,
@@ -32,7 +32,7 @@ _TO_WRITE = {*group.RUN, *group.PARTS, *group.SEEK_POINTS} - {"check"}  # nothin
 @group.takes(
     group.SOURCE, group.BOXES, group.OUTPUT, group.SAMPLES, group.IMAGES, group.SEEK_POINTS,
     group.LEVELS, group.RUN,
-    group.PARTS, group.of_plugins("sources"), group.of_plugins("formats"),
+    group.PARTS, group.plugin_options("sources"), group.plugin_options("formats"),
 )  # fmt: skip
 def pack(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="A folder of class folders of "
@@ -77,23 +77,23 @@ def show_dry_run(found: DryRun, *, as_json: bool) -> None:
         return
     warn(found.warnings)
     size = f"{found.source_bytes / 1e6:,.1f} MB"
-    images, shards = counted(found.found, "image"), counted(found.shards, "shard")
+    images, shards = pluralize(found.found, "image"), pluralize(found.shards, "shard")
     say(f"{found.kind}: {images}, {size}, in {shards}")
     if found.class_counts:
         least, most = min(found.class_counts), max(found.class_counts)
-        each = counted(most, "image") if least == most else f"{least:,} to {most:,} images"
-        say(f"{counted(len(found.classes), 'class')} of {each}:")
+        each = pluralize(most, "image") if least == most else f"{least:,} to {most:,} images"
+        say(f"{pluralize(len(found.classes), 'class')} of {each}:")
         pairs = zip(found.classes, found.class_counts, strict=True)
-        print_some([f"{escaped(name)}: {count:,}" for name, count in pairs])
+        print_some([f"{escape(name)}: {count:,}" for name, count in pairs])
     else:
         say(f"labels: {found.labels}")
     if found.problems:
-        say(f"bad, of the {counted(found.looked_at, 'image')} that were looked at:")
-        print_some([f"{escaped(key)}: {as_typed(reason)}" for key, reason in found.problems])
+        say(f"bad, of the {pluralize(found.looked_at, 'image')} that were looked at:")
+        print_some([f"{escape(key)}: {as_typed(reason)}" for key, reason in found.problems])
     if found.levels is not None:
         _print_levels(found.levels, found.looked_at)
     if found.advice:
-        say(f"measured on {counted(found.looked_at, 'image')}, drawn at random:")
+        say(f"measured on {pluralize(found.looked_at, 'image')}, drawn at random:")
         say(f"  {'options':<40} {'size':>12} {'decodes':>13} {'to encode':>11}")
         for advice in found.advice:
             options = " ".join(f"--{name} {value}" for name, value in advice.options.items())
@@ -108,19 +108,19 @@ def show_dry_run(found: DryRun, *, as_json: bool) -> None:
 def _print_levels(found: LevelsAdvice, looked_at: int) -> None:
     if not found.images:
         say(
-            f"levels {found.options['count']}: none of the {counted(looked_at, 'image')} that were "
-            f"looked at is large enough to get one for crops of {found.options['crop']}"
+            f"levels {found.options['count']}: none of the {pluralize(looked_at, 'image')} that "
+            f"were looked at is large enough to get one for crops of {found.options['crop']}"
         )
         return
     say(
-        f"levels {found.options['count']}: {found.images:,} of {counted(looked_at, 'image')} that "
-        f"were looked at get some; {found.bytes / 1e6:+,.1f} MB ({found.share:+.0%}) in all"
+        f"levels {found.options['count']}: {found.images:,} of {pluralize(looked_at, 'image')} "
+        f"that were looked at get some; {found.bytes / 1e6:+,.1f} MB ({found.share:+.0%}) in all"
     )
 
 
 @group.takes(
     group.SOURCE, group.BOXES, group.SHARD_SIZE, group.RAISE_OR_SKIP, group.WORKERS,
-    group.of_plugins("sources"),
+    group.plugin_options("sources"),
 )  # fmt: skip
 def append(
     pack: Annotated[Path, typer.Argument(metavar="PACK",
@@ -154,17 +154,17 @@ def append(
 
 
 def _print_append(report: AppendReport, pack: Path) -> None:
-    new = f", {counted(len(report.new_classes), 'new class')}" if report.new_classes else ""
+    new = f", {pluralize(len(report.new_classes), 'new class')}" if report.new_classes else ""
     skipped = f", {report.skipped:,} bad ones left out" if report.skipped else ""
     if report.changed is None:
         done = f"{report.added:,} added{new}{skipped}; {report.known:,} were there"
     else:
         done = f"nothing added; {report.known:,} are there, {len(report.changed):,} differ"
-    say(f"{escaped(str(pack))}: {done}; {counted(report.total, 'image')} in all, "
+    say(f"{escape(str(pack))}: {done}; {pluralize(report.total, 'image')} in all, "
         f"{report.seconds:.1f} s")  # fmt: skip
     wheres = ((report.changed, "differ in"), (report.deleted, "are not in"))
     for keys, what in wheres:
         if keys:
             say(f"{len(keys):,} {what} the source; the pack keeps what it has:")
-            print_some([escaped(key) for key in keys], "(--json lists all)")
+            print_some([escape(key) for key in keys], "(--json lists all)")
     say(f"digest {report.digest}")

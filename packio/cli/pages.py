@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import ProgressLine, counted, escaped, print_json, say
+from packio.cli._output import ProgressLine, escape, pluralize, print_json, say
 from packio.errors import OptionError
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def view(
         )  # fmt: skip
     if not quiet:
         broken = f", {report.broken:,} of them broken" if report.broken else ""
-        say(f"{escaped(str(path))}: {report.shown:,} of {counted(report.samples, 'sample')}"
+        say(f"{escape(str(path))}: {report.shown:,} of {pluralize(report.samples, 'sample')}"
               f"{broken}, {report.bytes / 1e6:,.1f} MB")  # fmt: skip
     if open_it:
         webbrowser.open(path.resolve().as_uri())
@@ -188,8 +188,8 @@ def replay(
         print_json(found.as_dict())
     elif html is not None and not quiet:
         count = sum(len(batch.samples) for batch in found.batches)
-        say(f"{escaped(str(html))}: {counted(count, 'sample')} in "
-              f"{counted(len(found.batches), 'batch')}, {written / 1e6:,.2f} MB")  # fmt: skip
+        say(f"{escape(str(html))}: {pluralize(count, 'sample')} in "
+              f"{pluralize(len(found.batches), 'batch')}, {written / 1e6:,.2f} MB")  # fmt: skip
     elif html is None:
         for batch in found.batches:
             _print_batch(batch)
@@ -199,11 +199,11 @@ def _print_batch(batch: ReplayedBatch) -> None:
     left_out = ", left out by skip=" if batch.left_out else ""
     crops = "" if batch.crops_known else "; crops are not known: say --crop and --seed"
     say(f"epoch {batch.epoch}, step {batch.step}, rank {batch.rank}: "
-          f"{counted(len(batch.samples), 'sample')}{left_out}{crops}")  # fmt: skip
+          f"{pluralize(len(batch.samples), 'sample')}{left_out}{crops}")  # fmt: skip
     for sample in batch.samples:
         shown = "  ".join(map(_crop_text, sample.placements or ())) or "-"
-        name = "-" if sample.class_name is None else escaped(sample.class_name)
-        key = "-" if sample.key is None else escaped(sample.key)
+        name = "-" if sample.class_name is None else escape(sample.class_name)
+        key = "-" if sample.key is None else escape(sample.key)
         say(f"{sample.slot:>5}  {sample.position:>9}  {sample.index:>9}  {shown}  {name}  {key}")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import ProgressLine, as_size, counted, escaped, print_json, say
+from packio.cli._output import ProgressLine, as_size, escape, pluralize, print_json, say
 from packio.errors import KeyNotFoundError, OptionError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _position(pack: Pack, text: str) -> int:
     except ValueError:
         raise OptionError(f"--at {text!r}: expected a whole number") from None
     if not -len(pack) <= index < len(pack):
-        samples = counted(len(pack), "sample")
+        samples = pluralize(len(pack), "sample")
         raise KeyNotFoundError(f"{pack.path}: no sample {index}; there are {samples}, from 0")
     return index
 
@@ -62,11 +62,11 @@ def _find(pack: Pack, key: str) -> int:
         return pack.find(key)
     except KeyNotFoundError as error:
         near = find_similar_keys(pack, os.fsencode(key))
-        hints = "".join(f"\n  {row:>9}  {escaped(name)}" for row, name in near)
+        hints = "".join(f"\n  {row:>9}  {escape(name)}" for row, name in near)
         hint = f"; similar keys, with their positions:{hints}" if hints else "; see: packio ls"
         if key.isascii() and key.isdigit() and int(key) < len(pack):
             hint = f"; if you mean the sample at {key}, say --at" + hint
-        said = f"{pack.path}: no sample has the key {escaped(key)}{hint}"
+        said = f"{pack.path}: no sample has the key {escape(key)}{hint}"
         raise KeyNotFoundError(said) from error
 
 
@@ -115,8 +115,8 @@ def extract(
 def _print_extracted(report: ExtractReport) -> None:
     empty = f", empty classes: {report.empty_classes:,}" if report.empty_classes else ""
     files = sum(report.fields.values())
-    each = ", ".join(f"{escaped(name)} {count:,}" for name, count in report.fields.items())
-    say(f"{escaped(str(report.out))}/: {counted(files, 'file')}{empty}, "
+    each = ", ".join(f"{escape(name)} {count:,}" for name, count in report.fields.items())
+    say(f"{escape(str(report.out))}/: {pluralize(files, 'file')}{empty}, "
           f"{report.bytes / 1e6:,.1f} MB, {report.seconds:.1f} s")  # fmt: skip
     if len(report.fields) > 1:
         say(f"files by field: {each}")
@@ -150,9 +150,9 @@ def export(
     if as_json:
         print_json(report)
     elif not quiet:
-        say(f"{escaped(str(report.out))}: {counted(report.samples, 'sample')}, "
+        say(f"{escape(str(report.out))}: {pluralize(report.samples, 'sample')}, "
               f"{len(report.columns)} columns, {as_size(report.bytes)}")  # fmt: skip
-        say(f"  {', '.join(map(escaped, report.columns))}")
+        say(f"  {', '.join(map(escape, report.columns))}")
 
 
 def select(
@@ -187,5 +187,5 @@ def select(
     if as_json:
         print_json(report)
     elif not quiet:
-        say(f"{escaped(str(report.out))}: {report.selected:,} of "
-              f"{counted(report.samples, 'sample')} of {escaped(str(report.pack))}")  # fmt: skip
+        say(f"{escape(str(report.out))}: {report.selected:,} of "
+              f"{pluralize(report.samples, 'sample')} of {escape(str(report.pack))}")  # fmt: skip

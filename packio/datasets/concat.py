@@ -19,7 +19,7 @@ from packio.datasets.dataset import Dataset
 from packio.datasets.fields import Outputs
 from packio.datasets.lookahead import Guesses
 from packio.datasets.pack_dataset import PackDataset
-from packio.datasets.selection import Labels, checked_indices, no_class
+from packio.datasets.selection import Labels, check_indices, no_class
 from packio.datasets.shared_state import Positions, Seed, Targets
 from packio.errors import OptionError
 from packio.packs.opening import Pack
@@ -176,7 +176,7 @@ class ConcatPacks(Dataset):
         return owners, places - (self._ends - sizes)[owners]
 
     def _locate(self, indices: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        owners, positions = self._locate_indices(checked_indices(len(self), indices))
+        owners, positions = self._locate_indices(check_indices(len(self), indices))
         for number in np.unique(owners).tolist():
             mine = owners == number
             positions[mine] = self.datasets[number]._positions(positions[mine])
@@ -262,7 +262,7 @@ def _join_views(
         columns = masks.widen(columns)
     whole = [c for c in columns if isinstance(c, torch.Tensor)]
     if len(whole) == len(columns) and len({(c.shape[1:], c.dtype) for c in whole}) == 1:
-        batch = images.given_or_new((count, *whole[0].shape[1:]), whole[0].dtype, given)
+        batch = images.ensure_out((count, *whole[0].shape[1:]), whole[0].dtype, given)
         into = _bytes_of(batch)  # torch's index_copy_ takes 20 ms for bytes
         for at, tensor in zip(slots, whole, strict=True):
             into[at] = _bytes_of(tensor)

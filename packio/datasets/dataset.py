@@ -20,13 +20,20 @@ import numpy as np
 import torch
 
 from packio.batches import draws, framing, samples
-from packio.batches.collating import Batch, Batched, collate
-from packio.batches.draws import Drawn
+from packio.batches.collating import Batch, BatchedFields, collate
+from packio.batches.draws import PositionedIndex
 from packio.batches.framing import Draw
 from packio.datasets import options, selection
-from packio.datasets.fields import Fields, Gathered, Outputs
+from packio.datasets.fields import BatchData, Fields, Outputs
 from packio.datasets.lookahead import BatchWithLookahead, Guesses
-from packio.datasets.shared_state import DECLINED, FALLBACKS, REPLACED, Positions, Seeded, Tally
+from packio.datasets.shared_state import (
+    DECLINED,
+    FALLBACKS,
+    REPLACED,
+    Positions,
+    SeededMixin,
+    Tally,
+)
 from packio.datasets.transforms import transform_sample
 from packio.errors import OptionError, PackioError, TransformError
 from packio.images.devices import side_stream
@@ -48,14 +55,14 @@ class _Key(threading.local):
     def __init__(self) -> None:
         self._tensor = torch.empty((), dtype=torch.int64)
 
-    def drawn(self) -> int:
+    def draw(self) -> int:
         return int(self._tensor.random_().item())
 
 
 _KEY = _Key()  # the memory of a tensor: the same in every process
 
 
-class Dataset(Seeded, torch.utils.data.Dataset[Any]):
+class Dataset(SeededMixin, torch.utils.data.Dataset[Any]):
     """A map-style dataset that makes whole batches.
 
     Attributes:
@@ -153,7 +160,7 @@ class Dataset(Seeded, torch.utils.data.Dataset[Any]):
 
     def __getitem__(self, index: Any) -> Any:
         """One sample; of a slice, a list or an array of indices, the batch that `gather` makes."""
-        if type(index) is int or isinstance(index, Drawn):
+        if type(index) is int or isinstance(index, PositionedIndex):
             return self._sample(index)
         indices = selection.several_indices(len(self), index)
         if indices is None:
@@ -161,7 +168,7 @@ class Dataset(Seeded, torch.utils.data.Dataset[Any]):
         if len(indices):
             self._warn_if_again(indices)
         batch = self._batch(indices)
-        return Batched(batch) if type(batch) is list else batch
+        return BatchedFields(batch) if type(batch) is list else batch
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Samples of a batch; the images are views of one tensor where they are all alike.
@@ -284,8 +291,8 @@ class Dataset(Seeded, torch.utils.data.Dataset[Any]):
                     "subset: a table names samples of one pack; take subset() of each dataset, "
                     "then join them by ConcatPacks"
                 )
-            return self._part(selection.of_table(indices, part.pack, part._chosen.array))
-        return self._part(selection.checked_indices(len(self), indices))
+            return self._part(selection.read_positions(indices, part.pack, part._chosen.array))
+        return self._part(selection.check_indices(len(self), indices))
 
     def draw_of(
         self, position: int, epoch: int | None = None, *, index: int | None = None
@@ -313,23 +320,23 @@ class Dataset(Seeded, torch.utils.data.Dataset[Any]):
             OptionError: there is no epoch.
             IndexError: the dataset has no such sample.
         """
-        if isinstance(position, Drawn):
-            drawn = position if index is None else position.moved(index)
+        if isinstance(position, PositionedIndex):
+            drawn = position if index is None else position.with_index(index)
         elif epoch is None:
             raise OptionError("epoch=None: expected a number, or an index of packio's samplers")
         else:
-            drawn = Drawn(position if index is None else index, epoch, position)
+            drawn = PositionedIndex(position if index is None else index, epoch, position)
         part, row = self._find(drawn)
         key, lane, size = self._draw_one(drawn)
-        placements = framing.placements_of_one(part._settings.sized(size), row, key, lane)
+        placements = framing.placements_of_one(part._settings.with_size(size), row, key, lane)
         return placements[0] if part._options["views"] is None else tuple(placements)
 
     def _find(self, index: int) -> tuple[PackDataset, Row]:
-        owners, positions = self._locate(selection.checked_indices(len(self), [index]))
+        owners, positions = self._locate(selection.check_indices(len(self), [index]))
         part = self._parts[0 if owners is None else owners.item()]
         return part, part.pack.row(positions.item())
 
-    def _seen(self, index: Drawn, *, whole: bool = False) -> list[torch.Tensor]:
+    def _seen(self, index: PositionedIndex, *, whole: bool = False) -> list[torch.Tensor]:
         """The images of a sample as they are drawn, (C, H, W) each, one a view; no transforms."""
         part, row = self._find(index)
         settings = dataclasses.replace(part._settings, fields={IMAGE: "image"})
@@ -415,7 +422,7 @@ class Dataset(Seeded, torch.utils.data.Dataset[Any]):
         known = self._known_draw(indices)
         if known is not None:
             return known
-        key = _KEY.drawn()
+        key = _KEY.draw()
         if self.seeded:
             key = draws.mix(self.seed, self.epoch, draws.digest(indices))
         return Draw(key, np.arange(len(indices)), draws.size_of(indices))
@@ -425,15 +432,15 @@ class Dataset(Seeded, torch.utils.data.Dataset[Any]):
         size = draws.size_of(indices)
         if not self._is_random:
             return Draw(0, np.zeros(len(indices), np.int64), size)
-        known = [i for i in indices if isinstance(i, Drawn)]
+        known = [i for i in indices if isinstance(i, PositionedIndex)]
         if len(known) != len(indices) or len({i.epoch for i in known}) != 1:
             return None
-        drawn = framing.by_position(self.seed, known[0].epoch, [i.position for i in known])
+        drawn = framing.draw_by_position(self.seed, known[0].epoch, [i.position for i in known])
         return drawn if size is None else drawn._replace(size=size)
 
     def _warn_if_again(self, indices: Sequence[int] | np.ndarray) -> None:
         """Warn if a batch comes again in one epoch, and draws the same because of a seed."""
-        if not (self.seeded and self._is_random) or isinstance(indices[0], Drawn):
+        if not (self.seeded and self._is_random) or isinstance(indices[0], PositionedIndex):
             return
         if self._tally.comes_again(draws.digest(indices)):
             warnings.warn(
@@ -449,18 +456,18 @@ class Dataset(Seeded, torch.utils.data.Dataset[Any]):
         A seed does not matter to a plain index: whoever asks for the same sample again, as a
         dataset around this one does in each epoch, gets another crop.
         """
-        size = index.size if isinstance(index, Drawn) else None
+        size = index.size if isinstance(index, PositionedIndex) else None
         if not self._is_random:
             return 0, 0, size
-        if isinstance(index, Drawn):
-            key, lanes, _ = framing.by_position(self.seed, index.epoch, [index.position])
+        if isinstance(index, PositionedIndex):
+            key, lanes, _ = framing.draw_by_position(self.seed, index.epoch, [index.position])
             return key, int(lanes[0]), size
-        return _KEY.drawn(), 0, size
+        return _KEY.draw(), 0, size
 
     def _gather(
         self, indices: Sequence[int] | np.ndarray, out: torch.Tensor | None = None,
         device: torch.device | None = None, draw: Draw | None = None,
-    ) -> Gathered:  # fmt: skip
+    ) -> BatchData:  # fmt: skip
         """Make the decoded fields of a batch, with a good sample in the place of each bad one."""
         if draw is None:
             workers.settle()
@@ -473,7 +480,7 @@ class Dataset(Seeded, torch.utils.data.Dataset[Any]):
             self._report(made.errors, owners, len(positions))
             source = samples.replace(made)
             positions, owners = positions[source], None if owners is None else owners[source]
-        return Gathered(made.columns, positions, owners)
+        return BatchData(made.columns, positions, owners)
 
     def _report(self, errors: dict[int, Exception], owners: np.ndarray | None, count: int) -> None:
         """Raise the first error if a part skips nothing, or all is bad; else count and warn."""
@@ -524,7 +531,7 @@ class Dataset(Seeded, torch.utils.data.Dataset[Any]):
         made = self._gather(indices, out, device)
         return self._outputs.batch(made) if self._is_plain else self._samples(made).columns()
 
-    def _samples(self, made: Gathered) -> Batch:
+    def _samples(self, made: BatchData) -> Batch:
         columns = self._outputs.columns(made)
         if self._is_plain:
             batched = self._outputs.batch

@@ -141,20 +141,20 @@ def _in_meta(pack: Pack, name: str) -> bool:
     return any(re.search(re.escape(form) + rb"\s*:", text.data) for form in forms)
 
 
-def scaled(view: Any, dtype: torch.dtype, out: torch.Tensor | None = None) -> Any:
+def scale(view: Any, dtype: torch.dtype, out: torch.Tensor | None = None) -> Any:
     """Scale integer images to 0..1 in a float type; floating-point ones are only converted."""
     if dtype not in FLOATS:
         return view
     if view is None:  # the sample has no such image
         return None
     if isinstance(view, list):
-        return [scaled(image, dtype) for image in view]
+        return [scale(image, dtype) for image in view]
     if view.dtype.is_floating_point and out is None:
         return view.to(dtype)
     if out is None and view.device.type != "cpu":
         out = torch.empty_like(view, dtype=dtype)
     else:
-        out = images.given_or_new(tuple(view.shape), dtype, out)
+        out = images.ensure_out(tuple(view.shape), dtype, out)
     if view.dtype.is_floating_point:
         return out.copy_(view)
     limit = 255.0 if view.dtype == torch.uint8 else 65535.0
@@ -177,7 +177,7 @@ def convert(kind: str, tensor: Any, output: str) -> Any:
     return Image.fromarray(array[:, :, 0] if array.shape[2:] == (1,) else array)
 
 
-class Gathered(NamedTuple):
+class BatchData(NamedTuple):
     """A batch as it was made, before it gets the form that the user wants."""
 
     columns: FieldColumns
@@ -196,25 +196,25 @@ class Outputs:
         self._output, self._several = output, several
         self._starts = [0, *itertools.accumulate(map(len, packs))]
 
-    def _split(self, made: Gathered) -> list[tuple[int, np.ndarray, np.ndarray]]:
+    def _split(self, made: BatchData) -> list[tuple[int, np.ndarray, np.ndarray]]:
         """Number of each pack that is in a batch, its samples' slots, and their positions in it."""
         if made.owners is None:
             return [(0, np.arange(len(made.positions)), made.positions)]
         each = [(n, np.flatnonzero(made.owners == n)) for n in np.unique(made.owners).tolist()]
         return [(n, slots, made.positions[slots]) for n, slots in each]
 
-    def _read(self, name: str, made: Gathered) -> list[Any]:
+    def _read(self, name: str, made: BatchData) -> list[Any]:
         owners = itertools.repeat(0) if made.owners is None else made.owners.tolist()
         reads = [getattr(pack, name) for pack in self._packs]
         return [reads[n](i) for n, i in zip(owners, made.positions.tolist(), strict=False)]
 
-    def _places(self, made: Gathered) -> np.ndarray:
+    def _places(self, made: BatchData) -> np.ndarray:
         """A copy of the samples' positions, counted through all packs, one behind the other."""
         shift = 0 if made.owners is None else np.take(self._starts, made.owners)
         places: np.ndarray = made.positions + shift
         return places
 
-    def columns(self, made: Gathered, but: Container[str] = ()) -> dict[str, Sequence[Any]]:
+    def columns(self, made: BatchData, but: Container[str] = ()) -> dict[str, Sequence[Any]]:
         """Values of each field, but for some, one a sample."""
         columns: dict[str, Sequence[Any]] = {}
         for name, needs in (("meta", self._fields.meta), ("key", "key" in self._fields.names)):
@@ -246,7 +246,7 @@ class Outputs:
         """Whether the values of a field are tuples, one value a view."""
         return self._several and self._fields.kinds.get(name) in SEEN
 
-    def batch(self, made: Gathered, columns: Mapping[str, Sequence[Any]] | None = None) -> Any:
+    def batch(self, made: BatchData, columns: Mapping[str, Sequence[Any]] | None = None) -> Any:
         """What `packio.collate` makes of the samples, without stacking where that is possible."""
         ready = self._ready(made)
         if columns is None:
@@ -259,7 +259,7 @@ class Outputs:
         """What `packio.collate` makes of samples that a transform has changed."""
         return self._assembled({n: [s[n] for s in samples] for n in self._fields.names}, {})
 
-    def _ready(self, made: Gathered) -> dict[str, Any]:
+    def _ready(self, made: BatchData) -> dict[str, Any]:
         """Fields that are one tensor for the whole batch, or one tensor a view."""
         ready: dict[str, Any] = {"index": torch.from_numpy(self._places(made))}
         if "label" in self._fields.names:
@@ -279,7 +279,7 @@ class Outputs:
                 batch[name] = _batched(kind, column)
         return self._fields.batch(batch)
 
-    def _labels(self, made: Gathered) -> torch.Tensor:
+    def _labels(self, made: BatchData) -> torch.Tensor:
         if made.owners is None or not len(made.owners):
             return torch.from_numpy(self._packs[0].take_labels(made.positions))
         parts = self._split(made)

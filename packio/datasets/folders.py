@@ -32,7 +32,7 @@ from packio.packing.assembly import deep_pixels
 from packio.packing.run.reading import read_ahead
 from packio.packs import indexing, opening
 from packio.sample.record import IMAGE
-from packio.sources import Context, Listing, listed
+from packio.sources import Context, Listing, list_samples
 from packio.system.files import absolute, cache_folder
 from packio.system.pools import ThreadPool
 
@@ -75,8 +75,8 @@ def index_folder(path: str | os.PathLike[str], *, skip: bool) -> tuple[Path, Pat
     """Index an image folder, or find its index in the cache; write nothing beside the files."""
     root = absolute(path)
     source = registry.load("sources", "image_folder")
-    listing = listed(source, root, Context(allow_empty=skip))
-    state = _State.of(root, listing)
+    listing = list_samples(source, root, Context(allow_empty=skip))
+    state = _State.scan(root, listing)
     name = hashlib.sha256(os.fsencode(os.path.realpath(root))).hexdigest()
     index = cache_folder("folders") / name[:32] / f"{state.fingerprint[:32]}{INDEX_SUFFIX}"
     indexing.make_once(index, root, functools.partial(_write_index, index, listing, state))
@@ -94,7 +94,7 @@ class _State:
     fingerprint: str
 
     @staticmethod
-    def of(root: Path, listing: Listing) -> _State:
+    def scan(root: Path, listing: Listing) -> _State:
         prefix, keys = os.fsencode(root) + b"/", listing.keys
 
         def look(start: int) -> np.ndarray:
@@ -120,7 +120,8 @@ def _size_and_time(path: bytes) -> tuple[int, int]:
 
 def _write_index(path: Path, listing: Listing, state: _State) -> None:
     """Write an index. Files that are as the newest index knows them are not read."""
-    others = sorted(path.parent.glob(f"*{INDEX_SUFFIX}"), key=lambda i: i.stat().st_mtime_ns)
+    kept = set(path.parent.glob(f"*{INDEX_SUFFIX}")) - {path}  # where it is, it is damaged
+    others = sorted(kept, key=lambda index: index.stat().st_mtime_ns)
     columns = {name: np.zeros(len(listing.keys), dtype) for name, dtype in _DTYPES.items()}
     points = [b""] * len(listing.keys)  # of each image; see `packio.images.native`
     same = np.zeros(len(listing.keys), bool)
@@ -152,9 +153,9 @@ def _write_index(path: Path, listing: Listing, state: _State) -> None:
     table["label"] = np.array(listing.labels, np.int64)[good]
     if any(points):
         own_points = list(itertools.compress(points, good))
-        table["seek_data"], table["seek_offsets"] = make_columns.ragged(own_points)
-    table |= make_columns.of_objects([], [], [])
-    table |= make_columns.of_keys(list(itertools.compress(listing.keys, good)))
+        table["seek_data"], table["seek_offsets"] = make_columns.join_values(own_points)
+    table |= make_columns.object_columns([], [], [])
+    table |= make_columns.key_columns(list(itertools.compress(listing.keys, good)))
     metadata = {
         "version": indexfile.VERSION,
         "format": "folder",

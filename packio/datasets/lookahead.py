@@ -1,7 +1,7 @@
 """Look-ahead: a dataset at a URL asks for the bytes of its next batches while it makes one.
 
 `packio.Loader` knows the next batches, of any sampler, and hands them over with each batch of
-indices (`with_lookahead`).
+indices (`add_lookahead`).
 
 torch's DataLoader shows a process one batch of indices at a time. But the order of packio's
 samplers is a function, and their indices carry it (`packio.loading.order.Course`). So a process
@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from packio.batches.draws import Drawn
+from packio.batches.draws import PositionedIndex
 from packio.system.locks import ForkSafeLock
 
 AHEAD = 256  # samples ahead of each process, at least
@@ -46,12 +46,12 @@ class BatchWithLookahead(list[Any]):
     def __reduce__(self) -> tuple[object, ...]:
         return functools.partial(BatchWithLookahead, anew=self.anew), (list(self), self.later)
 
-    def mapped(self, change: Callable[[Any], Any]) -> BatchWithLookahead:
+    def map_indices(self, change: Callable[[Any], Any]) -> BatchWithLookahead:
         later = [list(map(change, batch)) for batch in self.later]
         return BatchWithLookahead(map(change, self), later, anew=self.anew)
 
 
-def with_lookahead(batches: Iterator[list[Any]], processes: int) -> Iterator[list[Any]]:
+def add_lookahead(batches: Iterator[list[Any]], processes: int) -> Iterator[list[Any]]:
     """Let each batch tell the next ones."""
     processes, waiting = max(processes, 1), deque(itertools.islice(batches, 1))
     if not waiting:
@@ -80,7 +80,7 @@ class Guesses:
         self._course: Any = None  # the `packio.loading.order.Course` of the batch that came last
         self._sampler: Any = None  # of the course; None: unknown
         self._step = self._stride = self._size = 0  # of the batch that came last
-        self._coming: deque[list[Drawn]] = deque()  # guessed, and not come yet
+        self._coming: deque[list[PositionedIndex]] = deque()  # guessed, and not come yet
 
     def __reduce__(self) -> tuple[object, ...]:
         return Guesses, ()
@@ -88,7 +88,7 @@ class Guesses:
     def after(self, data: Any, batch: Sequence[int]) -> BatchWithLookahead:
         """Guess what comes after a batch that came from a loader."""
         first = batch[0] if len(batch) else None
-        if not isinstance(first, Drawn) or first.course is None:
+        if not isinstance(first, PositionedIndex) or first.course is None:
             return BatchWithLookahead(batch, (), anew=False)
         with self._lock:
             if self._process != os.getpid():
@@ -121,7 +121,7 @@ class Guesses:
             self._coming.clear()
         return is_other or is_wrong
 
-    def _guess(self, size: int) -> Iterator[list[Drawn]]:
+    def _guess(self, size: int) -> Iterator[list[PositionedIndex]]:
         """Guess more batches, as many as the guesses are trusted."""
         most, part = max(1, min(self._trust, math.ceil(AHEAD / size))), self._course.part
         while self._sampler is not None and len(self._coming) < most:
@@ -146,7 +146,7 @@ class PlacedSubset(torch.utils.data.Subset[Any]):
 
     def __getitems__(self, indices: list[Any]) -> list[Any]:
         if isinstance(indices, BatchWithLookahead):
-            moved: list[Any] = indices.mapped(self._moved)
+            moved: list[Any] = indices.map_indices(self._moved)
         else:
             moved = [self._moved(index) for index in indices]
         together = getattr(self.dataset, "__getitems__", None)
@@ -155,7 +155,7 @@ class PlacedSubset(torch.utils.data.Subset[Any]):
     def _moved(self, index: Any) -> Any:
         """The index of the same sample in the dataset beneath."""
         within = self.indices[index]
-        return index.moved(int(within)) if isinstance(index, Drawn) else within
+        return index.with_index(int(within)) if isinstance(index, PositionedIndex) else within
 
 
 def wrap_subset(dataset: Any) -> Any:

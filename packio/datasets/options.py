@@ -96,7 +96,7 @@ def check(options: Mapping[str, Any]) -> dict[str, Any]:
     }
     return {
         **options,
-        **{n: url for n, p in places.items() if (url := urls.of(p)) is not None},
+        **{n: url for n, p in places.items() if (url := urls.parse(p)) is not None},
         "crop": accept_crop(options["crop"]),
         "views": None if views is None else tuple(map(accept_crop, views)),
     }

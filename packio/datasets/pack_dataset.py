@@ -17,7 +17,7 @@ from packio.batches.framing import Draw, Settings
 from packio.batches.samples import MadeSamples
 from packio.datasets import options, selecting, selection
 from packio.datasets.dataset import Dataset
-from packio.datasets.fields import READS, Outputs, Spec, convert, fields_of_pack, scaled
+from packio.datasets.fields import READS, Outputs, Spec, convert, fields_of_pack, scale
 from packio.datasets.lookahead import Guesses
 from packio.datasets.shared_state import Positions, Seed, Tally, Targets
 from packio.datasets.transforms import warn_of_moves
@@ -196,7 +196,7 @@ class PackDataset(Dataset):
         if is_new:
             self._check_class()
         if isinstance(path, opening.Pack):
-            path = path if access in (None, path.access) else path.reopened(str(access))
+            path = path if access in (None, path.access) else path.reopen(str(access))
         self.pack = path if isinstance(path, opening.Pack) else self._open(path, access)
         form = self.pack.metadata["format"]
         if self.format is not None and form != self.format:
@@ -372,7 +372,7 @@ class PackDataset(Dataset):
     def _positions(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
         if self._chosen.array is None:
             return self.pack.positions(indices)
-        positions: np.ndarray = self._chosen.array[selection.checked_indices(len(self), indices)]
+        positions: np.ndarray = self._chosen.array[selection.check_indices(len(self), indices)]
         return positions
 
     def _threads(self) -> Threads | None:
@@ -405,7 +405,7 @@ class PackDataset(Dataset):
             self._check_pillow_holds(made, positions)
         for name in self._images if is_float else ():
             into = out if name == IMAGE else None
-            made.columns[name] = [scaled(view, dtype, into) for view in made.columns[name]]
+            made.columns[name] = [scale(view, dtype, into) for view in made.columns[name]]
         return made
 
     def _check_pillow_holds(self, made: MadeSamples, positions: np.ndarray) -> None:
@@ -434,7 +434,7 @@ class PackDataset(Dataset):
         position, chosen = index, self._chosen.array
         if chosen is not None:
             if not 0 <= index < len(chosen):
-                (position,) = selection.checked_indices(len(chosen), [index]).tolist()
+                (position,) = selection.check_indices(len(chosen), [index]).tolist()
             position = chosen.item(position)
         return self._one(self.pack.row(position), index)
 
@@ -470,7 +470,7 @@ class PackDataset(Dataset):
         finally:
             self._count(before)
         for name in self._images if dtype in options.FLOATS else ():
-            made[name] = [scaled(view, dtype) for view in made[name]]
+            made[name] = [scale(view, dtype) for view in made[name]]
         if output == "tensor":
             return made
         kinds = self._fields.kinds

@@ -80,7 +80,7 @@ def select(
             raise OptionError(
                 f"{other}: no selection; keys_of= takes a file that packio select wrote"
             )
-        wanted = selections.read(other).keys()
+        wanted = selections.read_selection(other).keys()
         found = np.unique(selections.find_keys(pack.index_file, wanted, pack.path))
     if expression is not None:
         found = np.intersect1d(found, expressions.matching(pack, expression))

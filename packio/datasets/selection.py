@@ -38,7 +38,7 @@ Keys = str | bytes | Iterable[str | bytes]  # keys, globs
 _Sought = tuple[opening.Pack, np.ndarray]  # (N,) bool: the samples that may still match
 
 
-def selected(
+def iterate_selected(
     pack: opening.Pack, classes: Iterable[str] | None = None, split: str | None = None
 ) -> Iterator[np.ndarray]:
     """Go through the indices of some classes and of a split, in chunks of at most 4,096.
@@ -248,7 +248,7 @@ def is_table(value: Any) -> bool:
     return has_names and any(hasattr(value, n) for n in (*_METHODS, *_CAPSULES, "iloc", "schema"))
 
 
-def of_table(table: Any, pack: opening.Pack, chosen: np.ndarray | None) -> np.ndarray:
+def read_positions(table: Any, pack: opening.Pack, chosen: np.ndarray | None) -> np.ndarray:
     """Find the samples that a table names, by ``key`` or by ``index``, the position in the pack.
 
     With both, the position counts, and the keys are compared: a table that was exported from
@@ -315,7 +315,7 @@ def _arrow(table: Any) -> Any:
     return arrow.Table.from_pandas(table, preserve_index=False)
 
 
-def checked_indices(size: int, indices: Sequence[int] | np.ndarray | torch.Tensor) -> np.ndarray:
+def check_indices(size: int, indices: Sequence[int] | np.ndarray | torch.Tensor) -> np.ndarray:
     """Check indices of samples, or a bool for each; returns (n,) int64, from 0 on."""
     wanted = np.asarray(indices)
     if wanted.dtype == bool and wanted.shape == (size,):
@@ -342,9 +342,9 @@ def several_indices(size: int, index: Any) -> Sequence[int] | np.ndarray | None:
         return range(size)[index]
     if isinstance(index, (list, range)):
         has_bools = any(isinstance(i, (bool, np.bool_)) for i in index)
-        return checked_indices(size, index) if has_bools else index
+        return check_indices(size, index) if has_bools else index
     if getattr(index, "ndim", 0):  # an array or a tensor
-        return checked_indices(size, index)
+        return check_indices(size, index)
     if isinstance(index, bool) or str(getattr(index, "dtype", "")) in ("bool", "torch.bool"):
         raise OptionError(f"index {index}: a bool; expected an int, or a list of ints or of bools")
     return None

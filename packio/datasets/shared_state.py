@@ -40,7 +40,7 @@ class Seed:
         return int(self._cell)
 
 
-class Seeded:
+class SeededMixin:
     """Something with a seed of random numbers, given or drawn when it is needed."""
 
     _seed: Seed

@@ -179,7 +179,7 @@ class BucketCounts:
 
     def add(self, height: np.ndarray, width: np.ndarray, numbers: np.ndarray) -> None:
         """Count (N,) upright images, and the numbers of their sizes."""
-        size, count = self._buckets.of(numbers), len(self._buckets)
+        size, count = self._buckets.look_up_sizes(numbers), len(self._buckets)
         h, w = largest_box(height, width, *size)
         lost = 1 - (h * w) / (height * width)
         small: Any = is_small(height, width, *size)

@@ -44,7 +44,7 @@ class Caps:
     options: Mapping[str, str] = dataclasses.field(default_factory=dict)
     # The writer puts all samples aside in a temporary file first, and needs room for them twice.
     spooled: bool = False
-    # `scan` opens its path by `packio.formats.blobs.ranges.opened` alone: it takes an open URL.
+    # `scan` opens its path by `packio.formats.blobs.ranges.open_input` alone: it takes an open URL.
     at_urls: bool = False
     # The values of a named field are a container of their own, which holds them as another holds
     # images. `Format.scan` then finds those that were added later, too.
@@ -80,7 +80,7 @@ def check_reading(path: Path, reading: Reading, *takes: str) -> None:
             )
 
 
-def damaged(
+def damage_error(
     where: object, what: str, advice: str = "restore or repack the file"
 ) -> IntegrityError:  # fmt: skip
     """An error for a container that contradicts itself."""
@@ -247,7 +247,7 @@ class ApartField:
         self.name, self._values, self.taken = name, values, 0
         self.left = next(values, None)  # the sample and the value that come next
 
-    def of(self, sample: Any) -> Place | None:
+    def find_place(self, sample: Any) -> Place | None:
         """The value of a sample; ask in the order of the samples."""
         if self.left is None or self.left[0] != sample:
             return None
@@ -256,7 +256,7 @@ class ApartField:
         return place
 
 
-def added_shard(form: Format, shard: str, name: str, kind: str) -> str:
+def name_added_shard(form: Format, shard: str, name: str, kind: str) -> str:
     """Name of the container that holds a field that was added to the samples of a shard later.
 
     It lies beside a shard that is a file, as ``train-00000.latent.array.tar`` beside

@@ -41,7 +41,7 @@ import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError, OptionError, ReadError
 from packio.formats import Caps, Format, Reading, check_reading
-from packio.formats.blobs.ranges import Input, opened, refuse_compressed
+from packio.formats.blobs.ranges import Input, open_input, refuse_compressed
 from packio.images.encodings import is_image
 from packio.sample.fields import RESERVED
 from packio.sample.record import IMAGE, MASK, Place, Record
@@ -109,7 +109,7 @@ class Mds(Format):
 def _records(
     path: Path, name: str, first: int, expected: tuple[int, int] | None, label: str | None
 ) -> Iterator[Record[Place]]:
-    with opened(path) as file:
+    with open_input(path) as file:
         shard = Shard(file, label)
         found = file.size, shard.count
         if expected is not None and found != expected:

@@ -41,7 +41,7 @@ from packio import registry
 from packio.errors import NotAPackError
 from packio.formats import Caps
 from packio.formats.chunks import scanning
-from packio.formats.chunks.arrays import Chunked
+from packio.formats.chunks.arrays import ChunkedFormat
 from packio.formats.chunks.layout import Array, ChunkLayout, ForeignArray
 
 if TYPE_CHECKING:
@@ -95,11 +95,11 @@ class _N5Layout(ChunkLayout):
     def is_array(self, metadata: Mapping[str, Any]) -> bool:
         return "dimensions" in metadata
 
-    def stored(self, metadata: dict[str, Any], where: str) -> ForeignArray:
+    def parse_array(self, metadata: dict[str, Any], where: str) -> ForeignArray:
         compression = metadata.get("compression", metadata.get("compressionType"))
         if isinstance(compression, dict):
             compression = compression.get("type")
-        dtype = scanning.known_type(metadata.get("dataType"), _TYPES, where)
+        dtype = scanning.parse_dtype(metadata.get("dataType"), _TYPES, where)
         shape, block = scanning.shapes(metadata.get("dimensions"), metadata.get("blockSize"), where)
         array = self.array(shape[::-1], block[::-1], dtype)._replace(fill=0)
         if compression == "raw":
@@ -116,7 +116,7 @@ class _N5Layout(ChunkLayout):
         return ForeignArray(array, array.block, otherwise, decode)
 
 
-class N5(Chunked):
+class N5(ChunkedFormat):
     """N5 containers; blocks are raw or compressed by gzip, bzip2, xz, blosc or zstd."""
 
     caps: Caps = Caps(

@@ -36,7 +36,7 @@ from packio import registry
 from packio.errors import NotAPackError
 from packio.formats import Caps
 from packio.formats.chunks import scanning
-from packio.formats.chunks.arrays import Chunked
+from packio.formats.chunks.arrays import ChunkedFormat
 from packio.formats.chunks.layout import Array, ChunkLayout, ForeignArray
 
 _TYPES = ("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
@@ -135,11 +135,11 @@ class _Zarr3Layout(ChunkLayout):
     def is_array(self, metadata: Mapping[str, Any]) -> bool:
         return metadata.get("node_type") == "array"
 
-    def stored(self, metadata: dict[str, Any], where: str) -> ForeignArray:
+    def parse_array(self, metadata: dict[str, Any], where: str) -> ForeignArray:
         if metadata.get("zarr_format") != 3:
             found = metadata.get("zarr_format")
             raise NotAPackError(f"{where} is an array of the Zarr format {found!r}; expected 3")
-        dtype = scanning.known_type(metadata.get("data_type"), _TYPES, where)
+        dtype = scanning.parse_dtype(metadata.get("data_type"), _TYPES, where)
         grid, extensions = _named(metadata.get("chunk_grid")), metadata.get("storage_transformers")
         if grid[0] != "regular" or extensions:
             raise NotAPackError(f"{where} has a chunk grid {grid[0]!r}; expected 'regular'")
@@ -170,7 +170,7 @@ class _Zarr2Layout(_Zarr3Layout):
     def is_array(self, metadata: Mapping[str, Any]) -> bool:
         return True
 
-    def stored(self, metadata: dict[str, Any], where: str) -> ForeignArray:
+    def parse_array(self, metadata: dict[str, Any], where: str) -> ForeignArray:
         code, separator = metadata.get("dtype"), metadata.get("dimension_separator", ".")
         known = isinstance(code, str) and code[:1] in ("<", ">", "|") and code[1:] in _CODES_2
         if not known or separator not in (".", "/"):
@@ -195,7 +195,7 @@ class _Zarr2Layout(_Zarr3Layout):
         return ForeignArray(array, block, otherwise, library=functools.partial(_opened, 2))
 
 
-class Zarr(Chunked):
+class Zarr(ChunkedFormat):
     """Zarr groups of version 3, and of version 2 for reading."""
 
     caps: Caps = Caps(

@@ -22,7 +22,15 @@ import numpy as np
 
 from packio.errors import OptionError
 from packio.images import frames
-from packio.images.frames import Condition, Frame, Integer, merged, rounded, truncated, where
+from packio.images.frames import (
+    Condition,
+    Frame,
+    Integer,
+    round_half_even,
+    select_frame,
+    truncate,
+    where,
+)
 from packio.images.geometry import Uniforms, check_interpolation
 
 MOST = 65_534  # sizes: their numbers, and one for "no size", are 16 bits
@@ -100,7 +108,7 @@ class Buckets:
         found: np.ndarray = self._order[place]
         return found
 
-    def of(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def look_up_sizes(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Heights and widths of the sizes of some numbers."""
         return self._height[numbers], self._width[numbers]
 
@@ -157,8 +165,8 @@ def largest_box(
 ) -> tuple[Integer, Integer]:
     """Height and width of the largest box of an upright image that has the ratio of a size."""
     is_wide = width * high >= height * broad
-    own_height = frames.larger(1, frames.smaller(height, rounded(width * high / broad)))
-    own_width = frames.larger(1, frames.smaller(width, rounded(height * broad / high)))
+    own_height = frames.larger(1, frames.smaller(height, round_half_even(width * high / broad)))
+    own_width = frames.larger(1, frames.smaller(width, round_half_even(height * broad / high)))
     return where(is_wide, height, own_height), where(is_wide, own_width, width)
 
 
@@ -210,7 +218,7 @@ class BucketCrop:
         """(height, width) of every output; None: each batch has its own."""
         return self.size
 
-    def of(self, size: Size | None) -> BucketCrop:
+    def with_size(self, size: Size | None) -> BucketCrop:
         """The same crop to a size that indices carry; None: they carry none."""
         return self if size is None else dataclasses.replace(self, size=size)
 
@@ -235,11 +243,11 @@ class BucketCrop:
             return frame
         top, left = self._start(height, high, u, 0), self._start(width, broad, u, 1)
         kept = Frame(0, 0, height, width, height, width, top, left, high, broad)
-        return merged(is_small(height, width, high, broad), kept, frame)
+        return select_frame(is_small(height, width, high, broad), kept, frame)
 
     def _start(self, length: Integer, size: Integer, u: Uniforms, axis: int) -> Integer:
         """First pixel of a box along a side; negative: so many pixels of border before the side."""
         if self.position == "center":
             return where(length < size, -((size - length) // 2), (length - size) // 2)
-        inside = truncated(u[axis] * (abs(length - size) + 1))
+        inside = truncate(u[axis] * (abs(length - size) + 1))
         return where(length < size, -inside, inside)

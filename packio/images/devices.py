@@ -20,7 +20,7 @@ MOST = 32  # times smaller; CUDA's antialiasing has memory for about 45 (bicubic
 _LOCK = threading.RLock()  # a transform may decode, too
 
 
-def oriented(planes: torch.Tensor, orientation: int) -> torch.Tensor:
+def orient(planes: torch.Tensor, orientation: int) -> torch.Tensor:
     """Turn (C, H, W) pixels as stored upright; perhaps a view of them."""
     swapped, across, upside_down = turns(orientation)
     if swapped:
@@ -44,7 +44,7 @@ def render(
     """Write one frame of an image: (C, height, width) uint8, upright, the box of the frame alone.
 
     ``out`` is (C, out_height, out_width) float32 of the same device, contiguous, zeros. It gets
-    values of 0..255, which `rounded` turns into uint8.
+    values of 0..255, which `round_to_uint8` turns into uint8.
     """
     f = frame
     fills = f.out_top == f.out_left == 0 and f[4:6] == f[8:10]
@@ -60,7 +60,7 @@ def render(
         out.copy_(_mirrored(out, hflip=hflip, vflip=vflip))
 
 
-def rounded(values: torch.Tensor) -> torch.Tensor:
+def round_to_uint8(values: torch.Tensor) -> torch.Tensor:
     """Turn float values into uint8; changes the values given."""
     return values.round_().clamp_(0, 255).to(torch.uint8)
 
@@ -84,7 +84,7 @@ def _resize(
     """
     batch = planes.unsqueeze(0).to(torch.float32, memory_format=torch.contiguous_format)
     size = [out.shape[1], out.shape[2]]
-    kernel, (rows, columns) = pixels.antialiased(how), pixels.scales_of(ratio)
+    kernel, (rows, columns) = pixels.find_antialias_kernel(how), pixels.scales_of(ratio)
     if kernel is None:
         out.copy_(pixels.resize_as_float(batch, size, how, (rows, columns))[0])
         return
@@ -94,7 +94,7 @@ def _resize(
     kernel(batch, size, False, rows, columns, out=out.unsqueeze(0))  # align_corners
 
 
-def numbered(device: torch.device) -> torch.device:
+def resolve_device(device: torch.device) -> torch.device:
     """Give a device its number: "cuda" alone means another device in each thread."""
     return device if str(device) != "cuda" else torch.device("cuda", torch.cuda.current_device())
 
@@ -106,7 +106,7 @@ def side_stream(device: torch.device) -> Iterator[torch.device]:
     The context is the device with its number. At the end, all work on the stream is complete. A
     tensor made there may be used on any stream, after ``record_stream``.
     """
-    device = numbered(device)
+    device = resolve_device(device)
     if device.type != "cuda":
         yield device
         return

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from packio.errors import DecodeError, Decoding, LimitError
 from packio.sample.record import Facts
-from packio.system.locks import unforked
+from packio.system.locks import block_forks
 
 if TYPE_CHECKING:
     from PIL import Image, ImageFile
@@ -101,7 +101,7 @@ def check_class_ids(data: bytes, facts: Facts | None) -> None:
     elif data.startswith(b"\x89PNG") and data[25:26] in (b"\0", b"\3"):  # gray, or a palette
         return
     else:
-        with Decoding("Pillow: "), opened(data) as image:
+        with Decoding("Pillow: "), open_image(data) as image:
             mode = None if has_class_ids(image) else f"mode {image.mode}"
     if mode is not None:
         raise DecodeError(f"pixels of {mode}; expected class ids: one channel, or a palette")
@@ -165,7 +165,7 @@ def _png_facts(data: bytes) -> Facts | None:
 
 
 def _pillow_facts(data: bytes) -> Facts:
-    with Decoding(), opened(data) as image:
+    with Decoding(), open_image(data) as image:
         encoding = _PILLOW_FORMATS.get(image.format or "", "unknown")
         channels, dtype = _layout(image, data)
         value = 1 if encoding == "tiff" else image.getexif().get(_ORIENTATION_TAG, 1)
@@ -175,7 +175,7 @@ def _pillow_facts(data: bytes) -> Facts:
         return Facts(encoding, image.height, image.width, channels, dtype, orientation, progressive)
 
 
-def opened(data: bytes, where: str = "") -> ImageFile.ImageFile:
+def open_image(data: bytes, where: str = "") -> ImageFile.ImageFile:
     """Open an image with Pillow and its plugins; ``where`` begins an error, as "mask: "."""
     from PIL import Image, UnidentifiedImageError
 
@@ -186,24 +186,24 @@ def opened(data: bytes, where: str = "") -> ImageFile.ImageFile:
     except Image.DecompressionBombError as error:
         raise LimitError(f"{where}{error}") from error
     except Exception as error:  # Pillow's plugins raise whatever their parsers meet
-        raise unidentified(data, len(data), where) from error
+        raise unidentified_error(data, len(data), where) from error
     try:
         return Image.open(io.BytesIO(data))
     except Exception as error:
-        raise unidentified(data, len(data), where) from error
+        raise unidentified_error(data, len(data), where) from error
 
 
 @functools.cache  # a plugin is imported once in a process
 def load_plugins() -> None:
     """Have Pillow know HEIC and JPEG XL, if pillow-heif and pillow-jxl-plugin are installed."""
-    with unforked():
+    with block_forks():
         with contextlib.suppress(ImportError, OSError):
             importlib.import_module("pillow_heif").register_heif_opener()
         with contextlib.suppress(ImportError, OSError):
             importlib.import_module("pillow_jxl")
 
 
-def unidentified(data: bytes, size: int, where: str = "") -> DecodeError:
+def unidentified_error(data: bytes, size: int, where: str = "") -> DecodeError:
     """Say why Pillow can identify no image in bytes, or in the first ones of ``size`` bytes."""
     from PIL import Image
 

@@ -34,12 +34,12 @@ def is_column(value: Any) -> bool:
     return isinstance(value, np.ndarray)
 
 
-def rounded(value: Real) -> Integer:
+def round_half_even(value: Real) -> Integer:
     """The nearest integer; halves go to the even one."""
     return np.rint(value).astype(np.int64) if isinstance(value, np.ndarray) else round(value)
 
 
-def truncated(value: Real) -> Integer:
+def truncate(value: Real) -> Integer:
     """The integer part."""
     return value.astype(np.int64) if isinstance(value, np.ndarray) else int(value)
 
@@ -83,7 +83,7 @@ class Frame(NamedTuple):
     (y, x) of the output is pixel ``(y + out_top, x + out_left)`` of the result, else black.
 
     ``ratio`` is how many rows and columns of the box become one; None: as the sizes say. A part of
-    a resized frame has a ratio, because its box has some more pixels at the end (`shown`).
+    a resized frame has a ratio, because its box has some more pixels at the end (`visible_part`).
     """
 
     top: int
@@ -138,7 +138,7 @@ def whole(height: Integer, width: Integer) -> Frame:
     return Frame(0, 0, height, width, height, width, 0, 0, height, width)
 
 
-def scaled(frame: Frame, size: tuple[Integer, Integer], to: tuple[Integer, Integer]) -> Frame:
+def scale_frame(frame: Frame, size: tuple[Integer, Integer], to: tuple[Integer, Integer]) -> Frame:
     """The same part of a picture of another (height, width), ``to``; both sizes are upright."""
     top, height = _scaled_side(frame.top, frame.height, size[0], to[0])
     left, width = _scaled_side(frame.left, frame.width, size[1], to[1])
@@ -147,11 +147,11 @@ def scaled(frame: Frame, size: tuple[Integer, Integer], to: tuple[Integer, Integ
 
 def _scaled_side(start: Integer, length: Integer, of: Integer, to: Integer) -> Any:
     """First pixel and number of pixels of a side, which are at least one pixel of the side."""
-    first = smaller(rounded(start * to / of), to - 1)
-    return first, larger(rounded((start + length) * to / of) - first, 1)
+    first = smaller(round_half_even(start * to / of), to - 1)
+    return first, larger(round_half_even((start + length) * to / of) - first, 1)
 
 
-def shown(frame: Frame, how: str = "nearest", *, fast: bool = False) -> Frame:
+def visible_part(frame: Frame, how: str = "nearest", *, fast: bool = False) -> Frame:
     """The part of a frame that the output shows: the same output from a smaller box, never empty.
 
     Resized "bilinear" and "bicubic" it begins where the frame begins, so that its values stay the
@@ -167,11 +167,11 @@ def shown(frame: Frame, how: str = "nearest", *, fast: bool = False) -> Frame:
     if nowhere(resized):
         return _clipped(f)
     if how in _RADIUS:
-        f = merged(fills, f, _shown_resized(f, _RADIUS[how], fast=fast))
-    return f if everywhere(resized) else merged(resized, f, _clipped(frame))
+        f = select_frame(fills, f, _shown_resized(f, _RADIUS[how], fast=fast))
+    return f if everywhere(resized) else select_frame(resized, f, _clipped(frame))
 
 
-def merged(condition: Condition, a: Frame, b: Frame) -> Frame:
+def select_frame(condition: Condition, a: Frame, b: Frame) -> Frame:
     return Frame(*(where(condition, x, y) for x, y in zip(a, b, strict=True)))
 
 
@@ -245,10 +245,10 @@ def _reached(
     return 0, end, 0, stop
 
 
-def stored_box(
+def to_stored_box(
     box: tuple[Integer, ...], orientation: Integer, height: Integer, width: Integer
 ) -> Box:
-    """Where a box of the upright image lies in the stored one: undo `oriented`, last step first."""
+    """Where a box of the upright image lies in the stored one: undo `orient`, last step first."""
     top, left, high, broad = box
     swapped, across, upside_down = turns(orientation)
     height, width = where(swapped, width, height), where(swapped, height, width)  # upright
@@ -269,7 +269,7 @@ def turns(orientation: Integer) -> tuple[Condition, Condition, Condition]:
     return o >= 5, (o == 2) | (o == 3) | (o == 6) | (o == 7), (o == 3) | (o == 4) | (o >= 7)
 
 
-def oriented(pixels: np.ndarray, orientation: int) -> np.ndarray:
+def orient(pixels: np.ndarray, orientation: int) -> np.ndarray:
     """Turn stored pixels upright: (H, W, C), C-contiguous; the same array for orientation 1."""
     if orientation == 1:
         return pixels

@@ -15,7 +15,7 @@ import numpy as np
 
 from packio.errors import OptionError
 from packio.images import frames
-from packio.images.frames import Frame, Integer, Real, rounded, truncated, where
+from packio.images.frames import Frame, Integer, Real, round_half_even, truncate, where
 from packio.system.locks import cached_property
 
 INTERPOLATIONS = ("bilinear", "bicubic", "area", "nearest")
@@ -135,13 +135,13 @@ class RandomResizedCrop(_Sized):
         for k in range(2, self.draws, 2):
             high, broad = height[rest], width[rest]
             numbers = u[k, rest], u[k + 1, rest]
-            found = self._tried(high, broad, *numbers, frames.exp, np.sqrt, rounded)
+            found = self._tried(high, broad, *numbers, frames.exp, np.sqrt, round_half_even)
             h[rest], w[rest] = found
             fits = (found[0] > 0) & (found[0] <= high) & (found[1] > 0) & (found[1] <= broad)
             rest = rest[~fits]
             if len(rest) < _FEW:
                 break
-        top, left = truncated(u[0] * (height - h + 1)), truncated(u[1] * (width - w + 1))
+        top, left = truncate(u[0] * (height - h + 1)), truncate(u[1] * (width - w + 1))
         for i in rest.tolist():
             one = self.frame(height.item(i), width.item(i), u[:, i].tolist())
             top[i], left[i], h[i], w[i] = one[:4]
@@ -221,10 +221,10 @@ class Resize:
 
     def frame(self, height: Integer, width: Integer, u: Uniforms) -> Frame:
         """Frame of an upright image of this size."""
-        size = self.resized(height, width)
+        size = self.compute_size(height, width)
         return Frame(0, 0, height, width, *size, 0, 0, *size)
 
-    def resized(self, height: Integer, width: Integer) -> tuple[Integer, Integer]:
+    def compute_size(self, height: Integer, width: Integer) -> tuple[Integer, Integer]:
         """(height, width) that an image of this size is resized to."""
         if not isinstance(self.size, int):
             return _pair(self.size)
@@ -265,10 +265,10 @@ class ResizeCenterCrop(_Sized):
         """Frame of an upright image of this size."""
         high, broad = (math.floor(side / self.crop_pct) for side in self.output_size)
         if high == broad:
-            size = Resize(high).resized(height, width)
+            size = Resize(high).compute_size(height, width)
         else:  # the smallest that covers both sides
             ratio = frames.smaller(height / high, width / broad)
-            size = rounded(height / ratio), rounded(width / ratio)
+            size = round_half_even(height / ratio), round_half_even(width / ratio)
         return _centred(height, width, *size, self.output_size)
 
 
@@ -300,7 +300,7 @@ class RandomCrop(_Sized):
 
     def _place(self, length: Integer, size: int, u: Real) -> Integer:
         border = frames.larger(self.padding, size - length)
-        return truncated(u * (length + 2 * border - size + 1)) - border
+        return truncate(u * (length + 2 * border - size + 1)) - border
 
 
 def _centred(
@@ -316,7 +316,7 @@ def _margin(length: Integer, size: int) -> Integer:
 
     Source: torchvision 0.28, ``center_crop`` (odd margins: half to even; odd borders: less before).
     """
-    return where(length < size, -((size - length) // 2), rounded((length - size) / 2))
+    return where(length < size, -((size - length) // 2), round_half_even((length - size) / 2))
 
 
 def accept_crop(crop: Any) -> Geometry | None:

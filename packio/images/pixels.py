@@ -46,7 +46,7 @@ def _place(pixels: np.ndarray, frame: Frame, out: np.ndarray, *, hflip: bool, vf
         return
     y, x = top - f.out_top, left - f.out_left
     out[...] = 0
-    out = tensors.mirrored(out, hflip=hflip, vflip=vflip)
+    out = tensors.mirror(out, hflip=hflip, vflip=vflip)
     out[:, y : y + inner.shape[0], x : x + inner.shape[1]] = inner.transpose(2, 0, 1)
 
 
@@ -60,9 +60,9 @@ def resize(
     PyTorch's kernel for uint8 is fastest from interleaved to interleaved pixels: 250 x 250 pixels
     to 224 x 224 take 180 µs; 420 µs where the kernel writes planes. Pillow takes 1,150 µs.
     """
-    kernel, scales = antialiased(how), scales_of(ratio) if ratio else (None, None)
+    kernel, scales = find_antialias_kernel(how), scales_of(ratio) if ratio else (None, None)
     if kernel is not None and pixels.dtype == np.uint8:
-        resized, planes = _RESIZED.of((*size, pixels.shape[2]))
+        resized, planes = _RESIZED.get_buffers((*size, pixels.shape[2]))
         pixels = np.ascontiguousarray(pixels)  # or the kernel copies them
         batch = torch.from_numpy(pixels.transpose(2, 0, 1)[None])
         kernel(batch, size, False, *scales, out=planes)  # align_corners
@@ -82,7 +82,7 @@ class _Resized(threading.local):
         self._pixels = np.empty((0, 0, 0), np.uint8)
         self._planes = torch.empty(0)
 
-    def of(self, shape: tuple[int, int, int]) -> tuple[np.ndarray, torch.Tensor]:
+    def get_buffers(self, shape: tuple[int, int, int]) -> tuple[np.ndarray, torch.Tensor]:
         """(H, W, C) bytes, and a (1, C, H, W) tensor of the same memory."""
         if self._pixels.shape != shape:
             self._pixels = np.empty(shape, np.uint8)
@@ -106,7 +106,7 @@ def nearest(length: int, to: int) -> np.ndarray:
 
 
 @functools.cache  # functions: the same in every process
-def antialiased(how: str) -> Any:
+def find_antialias_kernel(how: str) -> Any:
     """The kernel behind torch.nn.functional.interpolate(antialias=True), which takes no ``out``."""
     kernels = torch._C._nn  # noqa: SLF001 (the only way to write into given memory)
     name = {"bilinear": "_upsample_bilinear2d_aa", "bicubic": "_upsample_bicubic2d_aa"}.get(how)
@@ -122,7 +122,7 @@ def scales_of(ratio: tuple[float, float] | None) -> Scales:
 
 def resize_as_float(batch: torch.Tensor, size: list[int], how: str, scales: Scales) -> torch.Tensor:
     """Resize (1, C, h, w) planes of any dtype as float32; arguments as PyTorch's."""
-    values, kernel = batch.to(torch.float32), antialiased(how)
+    values, kernel = batch.to(torch.float32), find_antialias_kernel(how)
     if kernel is not None:
         values = kernel(values, size, False, *scales)  # align_corners
     else:

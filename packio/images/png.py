@@ -23,7 +23,7 @@ from packio import registry
 from packio.errors import MissingPackageError
 from packio.images import native
 from packio.images.encodings import PNG_MAGIC
-from packio.system.locks import unforked
+from packio.system.locks import block_forks
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -89,7 +89,7 @@ class _Parsed(NamedTuple):
 def _inflater() -> ModuleType:
     """ISA-L's zlib, or Python's own where ISA-L is not installed: the same interface."""
     try:
-        with unforked():
+        with block_forks():
             return registry.require("isal.isal_zlib")
     except MissingPackageError:
         return zlib

@@ -21,7 +21,7 @@ import numpy as np
 
 from packio.errors import DecodeError
 from packio.images import frames, native
-from packio.images.decoders import Decoder, Described
+from packio.images.decoders import Decoder, PixelInfo
 from packio.images.frames import (
     SPARE,
     Box,
@@ -32,7 +32,7 @@ from packio.images.frames import (
     everywhere,
     larger,
     nowhere,
-    oriented,
+    orient,
     smaller,
 )
 from packio.images.pixels import render as draw
@@ -49,7 +49,9 @@ _A_CALL, _BLOCK = 12_000, 16
 class Need(NamedTuple):
     """What is needed of one image; numbers, or columns as `packio.images.frames.each` splits."""
 
-    frame: Frame  # in the upright image, and no more of it than is `packio.images.frames.shown`
+    frame: (
+        Frame  # in the upright image, and no more of it than is `packio.images.frames.visible_part`
+    )
     box: Box  # of the frame, in the stored image
     orientation: int  # to turn the image by, 1..8
     hflip: bool  # of the output, left-right
@@ -61,23 +63,25 @@ class Need(NamedTuple):
     level: int = 1
 
 
-def needed(placement: Placement, height: Integer, width: Integer, how: str, *, fast: bool) -> Need:
+def compute_need(
+    placement: Placement, height: Integer, width: Integer, how: str, *, fast: bool
+) -> Need:
     """What is needed of a stored image, or N; an image that EXIF turns is resized whole, turned."""
     frame, orientation = placement.frame, placement.orientation
     upright = orientation == 1
     if upright is True or everywhere(upright):
-        part = frames.shown(frame, how, fast=fast)
+        part = frames.visible_part(frame, how, fast=fast)
         box = part[:4]
     else:
-        part = frames.shown(frame)
+        part = frames.visible_part(frame)
         if not nowhere(upright):
-            part = frames.merged(upright, frames.shown(frame, how, fast=fast), part)
-        box = frames.stored_box(part[:4], orientation, height, width)
+            part = frames.select_frame(upright, frames.visible_part(frame, how, fast=fast), part)
+        box = frames.to_stored_box(part[:4], orientation, height, width)
     return Need(part, box, orientation, placement.hflip, placement.vflip, fast, how)
 
 
 def make(
-    decoder: Decoder, data: bytes, stored: Described, needs: Sequence[Need],
+    decoder: Decoder, data: bytes, stored: PixelInfo, needs: Sequence[Need],
     outs: Sequence[np.ndarray | None], points: bytes = b"",
 ) -> list[np.ndarray]:  # fmt: skip
     """Make outputs of an image: by the native core, or else by `decode` and `render`.
@@ -99,7 +103,7 @@ def make(
 
 
 def _make_by_core(
-    decoder: Decoder, data: bytes, stored: Described, needs: Sequence[Need], points: bytes,
+    decoder: Decoder, data: bytes, stored: PixelInfo, needs: Sequence[Need], points: bytes,
     made: list[Any],
 ) -> list[int]:  # fmt: skip
     """Put the outputs that the native core makes into ``made``; return those that it declines."""
@@ -160,14 +164,14 @@ def _cost(height: Integer, width: Integer) -> Integer:
     return (height + _BLOCK) * (width + _BLOCK) + _A_CALL
 
 
-class Decoded(NamedTuple):
+class DecodedImage(NamedTuple):
     """An image that was decoded, perhaps smaller."""
 
     pixels: np.ndarray  # (H, W, C), as stored
     scale: int  # pixels of the stored image for one of these, along a side
 
 
-def decode(decoder: Decoder, data: bytes, stored: Described, needs: Sequence[Need]) -> Decoded:
+def decode(decoder: Decoder, data: bytes, stored: PixelInfo, needs: Sequence[Need]) -> DecodedImage:
     """Decode an image once for some outputs by a library; smaller for a lone output only."""
     scale, (need, *others) = 1, needs
     if need.fast:
@@ -176,7 +180,7 @@ def decode(decoder: Decoder, data: bytes, stored: Described, needs: Sequence[Nee
     else:
         pixels = decoder(data, stored)
     check_whole(pixels.shape[:2], stored, scale)
-    return Decoded(pixels, need.level * scale)
+    return DecodedImage(pixels, need.level * scale)
 
 
 def scale_of(need: Need) -> int:
@@ -224,7 +228,7 @@ def smallest(need: Need, divisors: Iterable[int]) -> int | None:
     return next((divisor for divisor in divisors if pixels >= SPARE * divisor), None)
 
 
-def check_whole(size: tuple[int, ...], stored: Described, scale: int = 1) -> None:
+def check_whole(size: tuple[int, ...], stored: PixelInfo, scale: int = 1) -> None:
     """Check the (height, width) of an image that was decoded at 1/scale of its size."""
     whole = stored.height, stored.width
     if size != (whole if scale == 1 else tuple(-(-side // scale) for side in whole)):
@@ -234,29 +238,29 @@ def check_whole(size: tuple[int, ...], stored: Described, scale: int = 1) -> Non
         )
 
 
-def render(part: Decoded, need: Need, out: np.ndarray | None) -> np.ndarray:
+def render(part: DecodedImage, need: Need, out: np.ndarray | None) -> np.ndarray:
     """Make an output of what was decoded: in ``out``, (C, out_height, out_width), or anew."""
     frame, _, orientation, hflip, vflip, fast, how, _ = need
     if fast and part.scale > 1 and frame.resizes:
         pixels = _resize_scaled(part, need)
         frame = Frame(0, 0, *frame[4:6], *frame[4:10])  # it is left to turn and to cut the image
     else:
-        pixels = boxed(part.pixels, need)
+        pixels = cut_box(part.pixels, need)
     if orientation != 1:
-        pixels = oriented(pixels, orientation)
+        pixels = orient(pixels, orientation)
     if out is None:
         out = np.empty((pixels.shape[2], *frame[8:10]), pixels.dtype)
     draw(pixels, frame, out, hflip=hflip, vflip=vflip, how=how)
     return out
 
 
-def boxed(pixels: np.ndarray, need: Need) -> np.ndarray:
+def cut_box(pixels: np.ndarray, need: Need) -> np.ndarray:
     """The pixels of the box of an image, (height, width, C), as stored; a view."""
     top, left, height, width = need.box
     return pixels[top : top + height, left : left + width]
 
 
-def _resize_scaled(part: Decoded, need: Need) -> np.ndarray:
+def _resize_scaled(part: DecodedImage, need: Need) -> np.ndarray:
     """Resize the box, as stored, of an image that was decoded smaller: its edges lie anywhere."""
     from PIL import Image
 

@@ -40,11 +40,11 @@ def to_planes(
                 flip(plane, 0, plane)
     else:
         if hflip or vflip:
-            out = mirrored(out, hflip=hflip, vflip=vflip)
+            out = mirror(out, hflip=hflip, vflip=vflip)
         out[...] = pixels.transpose(2, 0, 1)
 
 
-def mirrored(planes: np.ndarray, *, hflip: bool, vflip: bool) -> np.ndarray:
+def mirror(planes: np.ndarray, *, hflip: bool, vflip: bool) -> np.ndarray:
     """A view of (C, H, W) planes, mirrored left-right, top-bottom."""
     return planes[:, :: -1 if vflip else 1, :: -1 if hflip else 1]
 
@@ -53,7 +53,7 @@ _PINNED = threading.local()
 
 
 @contextlib.contextmanager
-def pinned(*, on: bool) -> Iterator[None]:
+def pin_batches(*, on: bool) -> Iterator[None]:
     """Make batches of this thread in pinned memory meanwhile: a GPU copies faster from there."""
     _PINNED.on = on
     try:
@@ -112,19 +112,19 @@ def ensure_contiguous(batch: Any) -> Any:
     Args:
         batch: A tensor, or tuples (named ones too), lists and mappings of such, nested.
     """
-    return batch if is_contiguous_batch(batch) else mapped(batch, torch.Tensor.contiguous)
+    return batch if is_contiguous_batch(batch) else map_tensors(batch, torch.Tensor.contiguous)
 
 
-def mapped(batch: Any, function: Callable[[torch.Tensor], Any]) -> Any:
+def map_tensors(batch: Any, function: Callable[[torch.Tensor], Any]) -> Any:
     """The same batch, with each tensor in it replaced by what a function makes of it."""
     if isinstance(batch, torch.Tensor):
         return function(batch)
     if isinstance(batch, Mapping):
-        made = {k: mapped(v, function) for k, v in batch.items()}
+        made = {k: map_tensors(v, function) for k, v in batch.items()}
         return _of_type(batch, made)
     if not isinstance(batch, (tuple, list)):
         return batch
-    values = [mapped(v, function) for v in batch]
+    values = [map_tensors(v, function) for v in batch]
     if hasattr(batch, "_fields"):
         return cast("Any", type(batch))(*values)
     return _of_type(batch, values)

@@ -119,7 +119,7 @@ class IndexBuilder:
         for name, values in self._values.items():
             table |= {f"{name}/{n}": c for n, c in values.columns(places[name]).items()}
         table |= self.labels.columns() | self.raw.columns()
-        keys, self.keys_differ = columns.of_joined_keys(
+        keys, self.keys_differ = columns.joined_key_columns(
             np.frombuffer(self._keys, np.uint8), columns.offsets(self._key_lengths)
         )
         table |= keys

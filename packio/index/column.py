@@ -140,7 +140,7 @@ class Column:
         """Sum of a column of integers."""
         return sum(int(chunk.sum(dtype=np.int64)) for chunk in self.chunks())
 
-    def unchecked(self) -> memoryview:
+    def view_unchecked(self) -> memoryview:
         """The whole column, whose rows are correct once `span` has checked them."""
         return self._array.data
 
@@ -229,7 +229,7 @@ class Pieces:
 Content = np.ndarray | Pieces  # of a column that is written
 
 
-def in_pieces(column: Content) -> Pieces:
+def to_pieces(column: Content) -> Pieces:
     """A column as pieces; an array is one."""
     if isinstance(column, Pieces):
         return column

@@ -30,7 +30,7 @@ _FIRST_BYTES = np.array([(1 << 64) - (1 << 8 * (_WORD - n)) for n in range(_WORD
 _ROWS = 1 << 16  # of a piece of a merged order
 
 
-def ragged(values: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
+def join_values(values: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
     """Values of different lengths as one uint8 array, and N+1 offsets into it."""
     return np.frombuffer(b"".join(values), np.uint8), offsets(map(len, values))
 
@@ -44,41 +44,41 @@ def offsets(lengths: Iterable[int]) -> np.ndarray:
     return result
 
 
-def of_keys(keys: Sequence[bytes]) -> dict[str, np.ndarray]:
+def key_columns(keys: Sequence[bytes]) -> dict[str, np.ndarray]:
     """The columns of keys: their bytes, and their order for lookup by bisection."""
-    return of_joined_keys(*ragged(keys))[0]
+    return joined_key_columns(*join_values(keys))[0]
 
 
-def of_joined_keys(data: np.ndarray, starts: np.ndarray) -> tuple[dict[str, np.ndarray], bool]:
-    """The columns of keys that `ragged` has joined, and whether all keys differ."""
+def joined_key_columns(data: np.ndarray, starts: np.ndarray) -> tuple[dict[str, np.ndarray], bool]:
+    """The columns of keys that `join_values` has joined, and whether all keys differ."""
     order, all_differ = key_order(data, starts)
     dtype = np.uint32 if len(order) < 1 << 32 else np.int64
     columns = {"key_data": data, "key_offsets": starts, "key_order": order.astype(dtype)}
     return columns, all_differ
 
 
-def of_numbered_keys(data: np.ndarray, starts: np.ndarray) -> dict[str, np.ndarray]:
+def numbered_key_columns(data: np.ndarray, starts: np.ndarray) -> dict[str, np.ndarray]:
     """The columns of keys that are not all different: the row before each makes them so."""
     text, lengths = bytearray(), array("q")
     for row in range(len(starts) - 1):
         key = b"%08d/%s" % (row, data[starts[row] : starts[row + 1]].tobytes())
         text += key
         lengths.append(len(key))
-    return of_joined_keys(np.frombuffer(text, np.uint8), offsets(lengths))[0]
+    return joined_key_columns(np.frombuffer(text, np.uint8), offsets(lengths))[0]
 
 
-def of_files(root: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
+def file_columns(root: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
     """The columns of the table of files: paths relative to the root, sizes, SHA-256."""
     with ThreadPool(4, "packio-digest") as pool:
         digests = list(pool.map(lambda name: sha256(root / name), names))
-    return of_objects(names, [(root / name).stat().st_size for name in names], digests)
+    return object_columns(names, [(root / name).stat().st_size for name in names], digests)
 
 
-def of_objects(
+def object_columns(
     names: Sequence[str | bytes], sizes: Sequence[int], digests: Iterable[bytes]
 ) -> dict[str, np.ndarray]:
     """The columns of the table of files; a SHA-256 of zeros: nobody has read all of the file."""
-    data, starts = ragged(list(map(os.fsencode, names)))
+    data, starts = join_values(list(map(os.fsencode, names)))
     return {
         "file_bytes": np.array(sizes, np.int64),
         "file_digest": np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32),
@@ -137,7 +137,9 @@ def alike(
     return found
 
 
-def joined(tables: Sequence[Mapping[str, np.ndarray]], files: Sequence[int]) -> dict[str, Content]:
+def join_tables(
+    tables: Sequence[Mapping[str, np.ndarray]], files: Sequence[int]
+) -> dict[str, Content]:
     """Columns of several indexes, one behind the other; the order of the keys is made anew.
 
     Columns with a row a sample come in pieces, made while they are written.
@@ -155,31 +157,31 @@ def joined(tables: Sequence[Mapping[str, np.ndarray]], files: Sequence[int]) -> 
     keys = [Keys(t["key_data"], t["key_offsets"], t["key_order"]) for t in tables]
     count = len(result["key_offsets"]) - 1
     dtype = np.dtype(np.uint32 if count < 1 << 32 else np.int64)
-    result["key_order"] = Pieces(dtype, (count,), lambda: merged_order(keys))
-    return result | joined_files(tables, files)
+    result["key_order"] = Pieces(dtype, (count,), lambda: merge_order(keys))
+    return result | join_files(tables, files)
 
 
-def chosen_files(table: Mapping[str, np.ndarray], rows: Sequence[int]) -> dict[str, np.ndarray]:
+def take_files(table: Mapping[str, np.ndarray], rows: Sequence[int]) -> dict[str, np.ndarray]:
     """Some rows of a table of files."""
     paths = _split(table["file_path_data"], table["file_path_offsets"])
     sizes, digests = table["file_bytes"], table["file_digest"]
     chosen = [paths[i] for i in rows], [sizes[i] for i in rows], [bytes(digests[i]) for i in rows]
-    return of_objects(*chosen)
+    return object_columns(*chosen)
 
 
-def joined_files(tables: Sequence[Mapping[str, Any]], files: Sequence[int]) -> dict[str, Content]:
+def join_files(tables: Sequence[Mapping[str, Any]], files: Sequence[int]) -> dict[str, Content]:
     """Tables of files as one; ``files`` of each come first, then the sidecars of all."""
     paths = [_split(t["file_path_data"], t["file_path_offsets"]) for t in tables]
     order = [(t, i) for t, n in enumerate(files) for i in range(n)]
     order += [(t, i) for t, n in enumerate(files) for i in range(n, len(paths[t]))]
-    return {**of_objects(
+    return {**object_columns(
         [paths[t][i] for t, i in order], [tables[t]["file_bytes"][i] for t, i in order],
         [bytes(tables[t]["file_digest"][i]) for t, i in order],
     )}  # fmt: skip
 
 
 def _split(data: np.ndarray, starts: np.ndarray) -> list[bytes]:
-    """What `ragged` joined."""
+    """What `join_values` joined."""
     values = data.tobytes()
     return [values[a:b] for a, b in itertools.pairwise(starts.tolist())]
 
@@ -187,7 +189,7 @@ def _split(data: np.ndarray, starts: np.ndarray) -> list[bytes]:
 def sha256(path: Path) -> bytes:
     """SHA-256 of a file."""
     digest, buffer = hashlib.sha256(), memoryview(bytearray(1 << 20))
-    with files.opened(path) as file:
+    with files.open_file(path) as file:
         while count := file.readinto(buffer):
             digest.update(buffer[:count])
     return digest.digest()
@@ -200,7 +202,7 @@ class Keys(NamedTuple):
     starts: np.ndarray  # (N+1,) int64, where each begins, and the end of the last
     order: np.ndarray  # (N,) rows in the order of their keys
 
-    def ranked(self, first: int) -> Iterator[tuple[bytes, int]]:
+    def iterate_sorted(self, first: int) -> Iterator[tuple[bytes, int]]:
         """The keys in their order, each with its row; ``first`` is added to the rows."""
         before = b""
         for i in range(0, len(self.order), _ROWS):
@@ -214,7 +216,7 @@ class Keys(NamedTuple):
                 yield key, row
 
 
-def merged_order(tables: Sequence[Keys]) -> Iterator[np.ndarray]:
+def merge_order(tables: Sequence[Keys]) -> Iterator[np.ndarray]:
     """Rows of several tables, one behind the other, in the order of their keys.
 
     Keys that are alike stay in the order of their rows.
@@ -222,7 +224,9 @@ def merged_order(tables: Sequence[Keys]) -> Iterator[np.ndarray]:
     for table in tables:
         _check_order(table)
     firsts = itertools.accumulate((len(table.order) for table in tables), initial=0)
-    merged = heapq.merge(*(t.ranked(first) for t, first in zip(tables, firsts, strict=False)))
+    merged = heapq.merge(
+        *(t.iterate_sorted(first) for t, first in zip(tables, firsts, strict=False))
+    )
     while rows := [row for _, row in itertools.islice(merged, _ROWS)]:
         yield np.array(rows, np.int64)
 

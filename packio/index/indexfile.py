@@ -35,7 +35,7 @@ from packio.index.column import (
     Far,
     crc32c,
     crc32c_of,
-    in_pieces,
+    to_pieces,
     write_checked,
 )
 from packio.index.columns import OF_FILES, RAGGED
@@ -81,7 +81,7 @@ class Index:
         head = bytes(self._map[:start])
         self.digest: str = hashlib.sha256(head + checksums.tobytes()).hexdigest()
         begins = {name: start + begin for name, (_, _, begin) in self._layout.items()}
-        columns = layout.checked_columns(
+        columns = layout.check_columns(
             arrays, checksums, head, self.path, self.length, None if far is None else (far, begins)
         )
         self._columns = columns
@@ -260,7 +260,7 @@ def write(
     path: str | os.PathLike[str], columns: Mapping[str, Content], metadata: Mapping[str, Any]
 ) -> str:
     """Write an index file in one step, and return its digest."""
-    named = {name: in_pieces(column) for name, column in columns.items()}
+    named = {name: to_pieces(column) for name, column in columns.items()}
     order = sorted(named, key=lambda n: (-named[n].dtype.itemsize, n))
     blocks = sum(-(-named[n].nbytes // BLOCK) for n in order)
     checksums = np.zeros(1 + blocks, "<u4")
@@ -296,7 +296,7 @@ class _Lookup:
     def __init__(self, columns: Sequence[Column], index: Index) -> None:
         self._columns, self._index = list(columns), index
         self._check = index.check_length if index.length is not None else None
-        self._views = [column.unchecked() for column in columns]
+        self._views = [column.view_unchecked() for column in columns]
         self._is_checked = bytearray(len(index) // _PART + 1)  # 1 for each part that was checked
         if index.length is not None:
             index.length.marks.append(self._is_checked)

@@ -23,7 +23,7 @@ from packio.index.column import BLOCK, Column, Content, Far, Place, crc32c
 from packio.index.columns import OF_FILES, RAGGED
 from packio.sample.fields import KINDS
 from packio.system import files
-from packio.system.mapping import Length, Status, at_path, mapped
+from packio.system.mapping import Length, Status, map_file, watch_path
 
 MAX_HEADER = 100_000_000  # bytes, safetensors' own limit
 _MOST_DIMENSIONS = 8  # of a column
@@ -65,15 +65,15 @@ def content(path: Path, *, is_one_of_many: bool) -> tuple[bytes | memoryview, Le
     large index, which `Length` guards.
     """
     try:
-        with files.opened(path) as file:
+        with files.open_file(path) as file:
             status = os.fstat(file.fileno())
             if (size := status.st_size) < _SHORTEST:
                 raise NotAPackError(f"{path}: {size} bytes, too short for an index")
             if size <= _MOST_PRIVATE and not is_one_of_many:
                 return file.read(size), None
             inode = status.st_dev, status.st_ino
-            now = at_path(path, inode) if is_one_of_many else Status(file.fileno())
-            return mapped(file.fileno(), size).data, Length(path, size, now)
+            now = watch_path(path, inode) if is_one_of_many else Status(file.fileno())
+            return map_file(file.fileno(), size).data, Length(path, size, now)
     except OSError as error:
         raise ReadError(f"{path}: {error.strerror}; an index file was expected") from error
 
@@ -135,7 +135,7 @@ def checksums_of(
     return begin, shape[0] * dtype.itemsize
 
 
-def checked_columns(
+def check_columns(
     arrays: dict[str, np.ndarray], checksums: np.ndarray, header: bytes, path: Path,
     length: Length | None, far: tuple[Far, Mapping[str, int]] | None = None,
 ) -> dict[str, Column]:  # fmt: skip

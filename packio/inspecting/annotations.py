@@ -200,7 +200,7 @@ def _samples(pack: Pack, chosen: Callable[[], Iterator[np.ndarray]]) -> Iterator
         row, meta = pack.row(position), pack.meta(position) or {}
         stored, turn, found = (row.width, row.height), row.orientation, pack.boxes(position)[0]
         boxes = np.zeros((0, 4)) if found is None else found
-        boxes = resizing.moved_boxes(boxes, stored, stored, turn)
+        boxes = resizing.move_boxes(boxes, stored, stored, turn)
         boxes[:, 2:] -= boxes[:, :2]
         yield _Upright(position, stored[::-1] if turn >= 5 else stored, meta, boxes.tolist())
 

@@ -111,7 +111,7 @@ def _table(pack: opening.Pack) -> tuple[Any, Iterator[Any]]:
     )
 
     def batches() -> Iterator[Any]:
-        each = columns.parsed(pack, _ROWS) if types else itertools.repeat([])
+        each = columns.iterate_metadata(pack, _ROWS) if types else itertools.repeat([])
         for batch, rows in zip(fixed.batches(names, _ROWS), each, strict=False):
             more = [
                 arrow.array(columns.values_of(name, kind, rows), schema.field(column_of[name]).type)

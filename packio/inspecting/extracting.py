@@ -21,7 +21,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from packio.datasets.selection import selected
+from packio.datasets.selection import iterate_selected
 from packio.errors import (
     CannotCreateError,
     IntegrityError,
@@ -85,10 +85,11 @@ def extract(
     _check_place(pack.path, target, overwrite=overwrite)
     names, wanted = (None if given is None else list(given) for given in (classes, fields))
     run = _Extraction(pack, target, names, split, wanted, progress)
-    with workshop.opened(target) as shop:
+    is_there = os.path.lexists(target)  # an empty folder, unless `overwrite` is said
+    with workshop.open_workshop(target) as shop:
         run.into(shop.built)
         run.report_progress("publishing")
-        shop.publish()
+        shop.publish(overwrite=is_there)
     return run.report()
 
 
@@ -98,7 +99,7 @@ class _Extraction:
         fields: list[str] | None, progress: ProgressCallback | None,
     ) -> None:  # fmt: skip
         self._pack, self._out, self._classes, self._progress = pack, out, classes, progress
-        self._chosen = functools.partial(selected, pack, classes, split)
+        self._chosen = functools.partial(iterate_selected, pack, classes, split)
         self._began, self._called = time.monotonic(), 0.0
         self._annotations = annotation_files.choose_annotations(pack, self._chosen, fields)
         names = levels.others(pack.fields) if fields is None else fields

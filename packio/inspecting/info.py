@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packio import registry
-from packio.datasets.selection import selected
+from packio.datasets.selection import iterate_selected
 from packio.errors import MissingPackageError
 from packio.images import bucketing, encodings, native
 from packio.index.indexfile import PROGRESSIVE
@@ -55,7 +55,7 @@ def describe(pack: Pack) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def in_buckets(pack: Pack, buckets: str) -> dict[str, Any]:
+def summarize_buckets(pack: Pack, buckets: str) -> dict[str, Any]:
     """What aspect-ratio buckets get of a pack, by its index alone, in values that JSON takes.
 
     "sizes" has of each "size" (height, width) what `packio.Bucket` tells; "all" is of all together.
@@ -186,7 +186,7 @@ def list_samples(
     pack: Pack, classes: Iterable[str] | None = None, split: str | None = None
 ) -> Iterator[Line]:
     """Go through the samples of a pack, or of some classes or a split, in bounded memory."""
-    for indices in selected(pack, classes, split):
+    for indices in iterate_selected(pack, classes, split):
         unlabelled: list[Any] = [None] * len(indices)
         labels = pack.take_labels(indices).tolist() if "label" in pack.index_file else unlabelled
         columns = (pack.rows(indices), _keys(pack, indices), labels)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from packio.batches import draws
-from packio.batches.draws import Drawn
+from packio.batches.draws import PositionedIndex
 from packio.datasets.sizes import Bucket, BucketCounts, image_sizes
 from packio.errors import OptionError
 from packio.images.bucketing import Buckets, choose_buckets, is_small
@@ -34,7 +34,7 @@ _BLOCKS, _SAMPLES = 0x626C6F636B73, 0x73616D706C6573  # what random numbers are 
 _MOST = 1 << 15  # samples whose places are computed together
 
 
-class BucketSampler(Order[list[Drawn]]):
+class BucketSampler(Order[list[PositionedIndex]]):
     """Batches of images that fit one size best by their aspect ratio: aspect-ratio buckets.
 
     Give it as ``batch_sampler=`` to torch's DataLoader or to `packio.Loader`, and
@@ -160,7 +160,7 @@ class BucketSampler(Order[list[Drawn]]):
         part = self.slice_from(self.epoch, self._start)
         leftovers = 0
         if self.leftovers != "short":
-            given = self._batches_before(part.epoch) + part.consumed(part.steps)
+            given = self._batches_before(part.epoch) + part.count_consumed(part.steps)
             epochs = part.epoch + 1 if self.leftovers == "carry" else 1
             leftovers = epochs * self.count - given * self.batch_size
         return {"small": self._found.small, "leftovers": leftovers}
@@ -176,7 +176,7 @@ class BucketSampler(Order[list[Drawn]]):
     def _start_after(self, part: EpochSlice) -> int | None:
         if self.leftovers != "carry":
             return None
-        return part.consumed(part.steps) - self.end_of(part.epoch)
+        return part.count_consumed(part.steps) - self.end_of(part.epoch)
 
     def check(self: Self, state: Mapping[str, Any]) -> Self:
         """Refuse a state that belongs to another order; return the sampler."""
@@ -185,7 +185,7 @@ class BucketSampler(Order[list[Drawn]]):
             raise OptionError(f"consumed={state['consumed']}: no such batch before the epoch")
         return self
 
-    def walk(self, part: EpochSlice) -> Iterator[list[Drawn]]:
+    def walk(self, part: EpochSlice) -> Iterator[list[PositionedIndex]]:
         """Yield the batches of a slice."""
         if self.leftovers == "drop" and self.count and not part.steps and part.start <= 0:
             warnings.warn(
@@ -220,7 +220,7 @@ class BucketSampler(Order[list[Drawn]]):
         of: np.ndarray = (self._counts + (size - 1 if self.leftovers == "short" else 0)) // size
         return of
 
-    def at(self, positions: np.ndarray, epoch: int) -> list[list[Drawn]]:
+    def at(self, positions: np.ndarray, epoch: int) -> list[list[PositionedIndex]]:
         """Compute the batches at some ascending positions of an epoch.
 
         Negative positions, in which earlier epochs end, are there where leftovers are carried.
@@ -249,7 +249,9 @@ class BucketSampler(Order[list[Drawn]]):
         for number, (place, of, own) in enumerate(each):
             first, size = place * self.batch_size, self.buckets[of].size
             indices = samples[edges[number] : edges[number + 1]]
-            batches.append([Drawn(i, own, first + n, size) for n, i in enumerate(indices)])
+            batches.append(
+                [PositionedIndex(i, own, first + n, size) for n, i in enumerate(indices)]
+            )
         return batches
 
     def _find_samples(
@@ -300,7 +302,7 @@ def _assign_samples(data: Any, buckets: Buckets, *, drop_small: bool) -> _Assign
     parts, counts = [], np.zeros(nowhere + 1, np.int64)
     for height, width in image_sizes(data):
         numbers = buckets.assign(height, width)
-        kept = ~(is_small(height, width, *buckets.of(numbers)) & drop_small)
+        kept = ~(is_small(height, width, *buckets.look_up_sizes(numbers)) & drop_small)
         tally.add(height[kept], width[kept], numbers[kept])
         numbers[~kept] = nowhere
         counts += np.bincount(numbers, minlength=nowhere + 1)

@@ -126,7 +126,7 @@ class Cursor:
     def next(self) -> int:
         return int(self._sampler.epoch)
 
-    def set(self, epoch: int) -> None:
+    def set_next_epoch(self, epoch: int) -> None:
         """Set the next epoch. The epoch that was just loaded keeps its position."""
         self._set(epoch)
         self._asked, self._latest = self._asked_now(), None
@@ -374,7 +374,7 @@ class ResumableLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Set the next epoch of sampler and dataset; without it they count epochs themselves."""
-        self._cursor.set(epoch)
+        self._cursor.set_next_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Tell the position after the batch that was handed out last.
@@ -406,7 +406,7 @@ def _count(
     for batch in batches:
         first = at.samples * world_size + rank
         at = Progress(at.step + 1, at.samples + len(batch), _hash(at.used, batch))
-        yield at, draws.numbered(batch, epoch, first, world_size)
+        yield at, draws.attach_positions(batch, epoch, first, world_size)
 
 
 def _hash(before: Any, indices: Sequence[Any]) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 
 from packio.errors import OptionError
-from packio.images.tensors import mapped
+from packio.images.tensors import map_tensors
 
 DTYPES = (torch.uint8, torch.float32, torch.float16, torch.bfloat16)
 FORMATS = (torch.contiguous_format, torch.channels_last)
@@ -138,14 +138,14 @@ class DevicePrefetcher:
                 tensor.record_stream(self._stream)
             return tensor.to(self.device, non_blocking=True)
 
-        sent, at = mapped(batch, send), self._image_places
+        sent, at = map_tensors(batch, send), self._image_places
         if at is not None and isinstance(sent, dict):
-            sent = {k: mapped(v, self._prepare) if k in at else v for k, v in sent.items()}
+            sent = {k: map_tensors(v, self._prepare) if k in at else v for k, v in sent.items()}
         elif at is not None and type(sent) in (tuple, list):
-            parts = (mapped(v, self._prepare) if i in at else v for i, v in enumerate(sent))
+            parts = (map_tensors(v, self._prepare) if i in at else v for i, v in enumerate(sent))
             sent = type(sent)(parts)
         else:
-            sent = mapped(sent, self._prepare)
+            sent = map_tensors(sent, self._prepare)
         return sent if self._transform is None else self._transform(sent)
 
     def _ahead(self, batch: Any) -> tuple[Any, torch.cuda.Event]:
@@ -167,4 +167,4 @@ class DevicePrefetcher:
                 tensor.record_stream(current)
             return tensor
 
-        return mapped(batch, keep)
+        return map_tensors(batch, keep)

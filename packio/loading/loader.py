@@ -14,10 +14,10 @@ import torch
 
 from packio.batches.collating import collate as packio_collate
 from packio.datasets.dataset import Dataset
-from packio.datasets.lookahead import unwrap_subset, with_lookahead, wrap_subset
+from packio.datasets.lookahead import add_lookahead, unwrap_subset, wrap_subset
 from packio.errors import OptionError
 from packio.images import tensors
-from packio.images.devices import numbered
+from packio.images.devices import resolve_device
 from packio.loading.cursor import Epoch, EpochBatches, ResumableLoader, make_cursor
 from packio.loading.devices import DevicePrefetcher
 from packio.loading.prefetching import prefetch
@@ -219,12 +219,12 @@ class Loader(ResumableLoader):
         """Make the batches of an epoch: in workers, in a thread, or when they are asked for."""
         indices = epoch.batches
         if getattr(unwrap_subset(self.dataset), "looks_ahead", False):
-            indices = with_lookahead(indices, self.num_workers)
+            indices = add_lookahead(indices, self.num_workers)
         if self.num_workers:
             with self._lend_workers(resumed=epoch.resumed) as lent:
                 yield lent.start(indices)
             return
-        device = numbered(self._decoding) if self._decoding is not None else None
+        device = resolve_device(self._decoding) if self._decoding is not None else None
         made = _made(self.dataset, self._collate, indices, device, pin=self.pin_memory)
         if self._ahead is None:
             yield made
@@ -313,12 +313,12 @@ def _made(
     if gather is not None and device is not None:
         gather = functools.partial(gather, device=device)
     for batch in indices:
-        with tensors.pinned(on=pin):
+        with tensors.pin_batches(on=pin):
             if gather is not None:
                 made = gather(batch)
             else:
                 made = (collate or packio_collate)(_samples(dataset, batch))
-        yield tensors.mapped(made, tensors.pin) if pin else made
+        yield tensors.map_tensors(made, tensors.pin) if pin else made
 
 
 def _samples(dataset: Any, indices: list[int]) -> list[Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from packio.batches import draws
-from packio.batches.draws import Drawn
+from packio.batches.draws import PositionedIndex
 from packio.errors import OptionError
 from packio.loading.order import Order
 from packio.loading.permuting import permute, permute_each, runs
@@ -19,7 +19,7 @@ _ARRANGEMENT, _PASS, _PHASE = 0x6D6978, 0x70617373, 0x7068617365  # what random 
 _BLOCK = 4096  # positions of which each dataset has its share, at random places
 
 
-class MixedSampler(Order[Drawn]):
+class MixedSampler(Order[PositionedIndex]):
     """Samples of several datasets, mixed at random in given proportions.
 
     In each epoch, every dataset gets its share, exact to one sample. The share is spread evenly

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from torch.utils.data.distributed import DistributedSampler
 
-from packio.batches.draws import Drawn
+from packio.batches.draws import PositionedIndex
 from packio.datasets.lookahead import unwrap_subset
 from packio.errors import OptionError
 from packio.loading import ranks
@@ -32,7 +32,7 @@ class EpochSlice(NamedTuple):
     world_size: int
     steps: int  # positions that this rank takes
 
-    def consumed(self, steps: int) -> int:
+    def count_consumed(self, steps: int) -> int:
         """Count the positions that all ranks have consumed after some positions of this rank."""
         return self.start + min(steps, self.steps) * self.world_size
 
@@ -147,7 +147,7 @@ class Order(DistributedSampler[Item_co]):
         """Compute what is at some positions of an epoch, which begins anew at its end."""
         indices = self._indices(positions % max(self.count, 1), epoch).tolist()
         pairs = zip(indices, positions.tolist(), strict=True)
-        return [Drawn(index, epoch, position) for index, position in pairs]
+        return [PositionedIndex(index, epoch, position) for index, position in pairs]
 
     def start_of(self, epoch: int, world_size: int) -> int:
         """First position of an epoch that no other epoch precedes in this process."""
@@ -194,7 +194,7 @@ class Order(DistributedSampler[Item_co]):
 
     def batch_at(
         self, epoch: int, position: int, batch_size: int, *, rank: int, world_size: int
-    ) -> list[Drawn]:
+    ) -> list[PositionedIndex]:
         """Compute the batch that a rank gets in a step, whose first position of all ranks is given.
 
         It is smaller than ``batch_size``, or empty, where the epoch ends; no iteration begins.
@@ -265,7 +265,7 @@ class Order(DistributedSampler[Item_co]):
                 the sampler cannot know what was trained on. Or the iteration has fewer batches;
                 or several iterations are running.
         """
-        if consumed is None and self.latest is not None and not ranks.asked_by("torchdata"):
+        if consumed is None and self.latest is not None and not ranks.is_called_by("torchdata"):
             raise OptionError(  # torchdata's loader saves the iteration's own state, too
                 "state_dict() after an iteration has begun: say consumed=, the "
                 f"{'batches' if self.yields_batches else 'samples'} "
@@ -285,7 +285,7 @@ class Order(DistributedSampler[Item_co]):
 
     def state_of(self, part: EpochSlice, steps: int) -> dict[str, Any]:
         """Tell the position after some positions of this rank in a slice."""
-        return {**self.order, "epoch": part.epoch, "consumed": part.consumed(steps)}
+        return {**self.order, "epoch": part.epoch, "consumed": part.count_consumed(steps)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state: the next iteration is the rest of its epoch, for any world size.

@@ -42,7 +42,7 @@ class prefetch(Generic[T]):  # noqa: N801 (called like a function)
             target=_fill, args=(self._channel, iterable), name="packio-prefetch", daemon=True
         )  # without a reference to this object, whose collection ends the thread
         self._finish = weakref.finalize(self, _end, self._channel, thread)
-        with interrupts.deferred():
+        with interrupts.DeferInterrupts():
             thread.start()
 
     def __iter__(self) -> Iterator[T]:

@@ -35,7 +35,7 @@ def current() -> tuple[int, int]:
     return distributed.get_rank(), distributed.get_world_size()
 
 
-def asked_by(package: str) -> bool:
+def is_called_by(package: str) -> bool:
     """Tell whether the function that calls this one was called by a module of a package."""
     caller = sys._getframe(2)  # noqa: SLF001 (as above)
     return str(caller.f_globals.get("__name__")).partition(".")[0] == package

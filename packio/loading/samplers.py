@@ -13,7 +13,7 @@ from collections.abc import Callable, Sized
 from typing import TYPE_CHECKING, Any
 
 from packio.batches import draws
-from packio.batches.draws import Drawn
+from packio.batches.draws import PositionedIndex
 from packio.datasets.sizes import shard_lengths
 from packio.errors import OptionError
 from packio.loading.order import EpochSlice, Order
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-class ShuffleSampler(Order[Drawn]):
+class ShuffleSampler(Order[PositionedIndex]):
     """Every sample once an epoch, in an order that depends on seed and epoch alone.
 
     Works in any DataLoader, persistent workers included. Each rank takes every `world_size`-th
@@ -171,7 +171,7 @@ class DefaultSampler(ShuffleSampler):
         super().load_state_dict(state)
 
 
-class RepeatAugSampler(Order[Drawn]):
+class RepeatAugSampler(Order[PositionedIndex]):
     """Each sample several times in a row, with other crops and flips: repeated augmentation.
 
     The copies are at neighbouring positions, and each rank takes every `world_size`-th position. So

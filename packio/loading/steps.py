@@ -51,12 +51,17 @@ class Span(NamedTuple):
 Start = Callable[[int, int], int]  # epoch, number of ranks → first position of the epoch
 
 
-def at_zero(epoch: int, world_size: int) -> int:  # noqa: ARG001 (of a `Start`)
+def start_at_zero(epoch: int, world_size: int) -> int:  # noqa: ARG001 (of a `Start`)
     return 0
 
 
 def find_stretch(
-    stretches: Sequence[Stretch], epoch: int, at: int, start: Start = at_zero, *, by: str = "step"
+    stretches: Sequence[Stretch],
+    epoch: int,
+    at: int,
+    start: Start = start_at_zero,
+    *,
+    by: str = "step",
 ) -> Stretch:
     """Find the stretch of a step, or of a position; before the first stretch, steps have its size.
 
@@ -71,7 +76,7 @@ def find_stretch(
 
 def add_stretch(
     stretches: Sequence[Stretch], epoch: int, position: int, batch_size: int, world_size: int,
-    start: Start = at_zero,
+    start: Start = start_at_zero,
 ) -> tuple[Stretch, ...]:  # fmt: skip
     """Add what begins at a position; steps that were once taken after it are forgotten.
 

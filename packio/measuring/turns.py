@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from packio.batches.draws import Drawn
+from packio.batches.draws import PositionedIndex
 from packio.system.progress import Progress, ProgressCallback
 
 Candidate = TypeVar("Candidate")
@@ -58,9 +58,9 @@ class IndexOrder:
             self._left = self._left + next(self._source)
         taken, self._left = self._left[:size], self._left[size:]
         first = taken[0] if taken else None
-        if not isinstance(first, Drawn) or first.size is None:
+        if not isinstance(first, PositionedIndex) or first.size is None:
             return taken
-        return [Drawn(int(i), i.epoch, i.position, first.size) for i in taken]
+        return [PositionedIndex(int(i), i.epoch, i.position, first.size) for i in taken]
 
 
 class IndexFeed:

@@ -131,7 +131,7 @@ def add_field(
             batch_size=batch_size,
         )  # fmt: skip
         if name in pack.fields and not (overwrite or only_new):
-            if (done := job.unchanged(values)) is not None:
+            if (done := job.report_if_unchanged(values)) is not None:
                 return done
             raise OptionError(
                 f"{pack.path}: has a field {name!r} already; choose another name, say --overwrite, "
@@ -201,7 +201,7 @@ def _changing(path: str | os.PathLike[str]) -> Iterator[tuple[Workshop, opening.
 
     The journal of a run that was cut short stays, so that it can go on, unless a field is added.
     """
-    if (url := urls.of(path)) is not None:
+    if (url := urls.parse(path)) is not None:
         raise OptionError(
             f"{url}: a pack at a URL is not changed; copy it to a disk, change it there, "
             f"and upload it; to copy it: packio convert {shlex.quote(str(url))} here.tar"
@@ -211,7 +211,7 @@ def _changing(path: str | os.PathLike[str]) -> Iterator[tuple[Workshop, opening.
     with sourcing.open_to_change(out) as pack:  # say what is wrong before a workshop is made
         _check_changeable(pack)
         root = pack.index_file.path
-    with workshop.opened(beyond_link(out), suffix=SUFFIX) as shop:
+    with workshop.open_workshop(beyond_link(out), suffix=SUFFIX) as shop:
         shop.built.mkdir(exist_ok=True)  # without it the workshop counts as published
         with locks.changing(root), sourcing.open_to_change(out) as pack:
             shop.keep = not publishing.undo_killed(pack, shop)

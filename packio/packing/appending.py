@@ -28,7 +28,7 @@ from packio.index import indexfile
 from packio.index.column import Content
 from packio.packing import assembly, planning, sourcing
 from packio.packing.fields.job import check_none_left
-from packio.packing.growth import Growth, changed_keys, find_growth
+from packio.packing.growth import Growth, find_changed_keys, find_growth
 from packio.packing.run.running import Run
 from packio.packing.run.shards import RunOptions
 from packio.packs import locating, opening
@@ -109,11 +109,11 @@ def append(
         with _open_pack(out, source) as pack:
             _check_sharded(pack)
             growth = compare_keys(pack)
-            return _report(pack, growth, began, tuple(changed_keys(pack, growth)))
+            return _report(pack, growth, began, tuple(find_changed_keys(pack, growth)))
     check_none_left(out, "appending")
     was_killed = os.path.lexists(out.with_name(out.name + indexfile.APPENDING_SUFFIX))
     with (
-        workshop.opened(out, suffix=indexfile.APPENDING_SUFFIX) as shop,
+        workshop.open_workshop(out, suffix=indexfile.APPENDING_SUFFIX) as shop,
         locks.changing(out / indexfile.INDEX_NAME),
         _open_pack(out, source) as pack,
     ):
@@ -200,7 +200,7 @@ def _add(
     """Write an index over old and new shards, and move index and new shards into the pack."""
     out = pack.index_file.path.parent
     full = [(n, s) for n, s in zip(names, shards, strict=True) if s.metadata["samples"]]
-    skipped = len(assembly.skipped(shards)) + len(growth.new.unlisted)
+    skipped = len(assembly.list_skipped(shards)) + len(growth.new.unlisted)
     built.mkdir(exist_ok=True)
     whole = _whole_sidecars(pack)
     columns = _columns(pack, full, growth, whole, built)
@@ -218,7 +218,7 @@ def _add(
     warnings = (
         *report.warnings,
         *assembly.deep_pixels([shard.column("image/dtype").array() for _, shard in full]),
-        *assembly.told(shards),
+        *assembly.list_remarks(shards),
         *(
             f"the new samples have no {name}; to add it to them: packio add "
             f"{shlex.quote(str(pack.path))} --field {name}=FROM --only-new"
@@ -276,16 +276,16 @@ def _columns(
     old = assembly.columns_of(pack.index_file)
     data = assembly.data_files(old)
     paths = [name for name, _, _ in pack.index_file.files()]
-    old |= made.chosen_files(old, [i for i, path in enumerate(paths) if path not in whole])
+    old |= made.take_files(old, [i for i, path in enumerate(paths) if path not in whole])
     classes = [*pack.classes, *growth.new_classes]
     old = Relabelling(pack.classes, classes, str(pack.path)).columns(old)
-    new, _ = assembly.without_identities([assembly.columns_of(s) for _, s in full])
+    new, _ = assembly.split_identities([assembly.columns_of(s) for _, s in full])
     tables = assembly.alike([old, *new], str(pack.path))
-    columns = made.joined(tables, [data, *(s.metadata["files"] for _, s in full)])
+    columns = made.join_tables(tables, [data, *(s.metadata["files"] for _, s in full)])
     container = registry.load("formats", pack.metadata["format"])
     with _linked_beside(pack, built, whole):  # the format looks at all shards in one folder
         names = [*_shards(pack), *(name for name, _ in full)]
-        return assembly.with_sidecars(columns, container, built, names)
+        return assembly.add_sidecars(columns, container, built, names)
 
 
 @contextlib.contextmanager
@@ -314,7 +314,7 @@ def _linked_beside(pack: opening.Pack, built: Path, whole: set[str]) -> Iterator
 def _metadata(
     pack: opening.Pack, full: Sequence[tuple[str, indexfile.Index]], growth: Growth, skipped: int
 ) -> dict[str, Any]:
-    metadata, new = dict(pack.metadata), assembly.of_shards(full)
+    metadata, new = dict(pack.metadata), assembly.describe_shards(full)
     counts, added = metadata["counts"], sum(shard["samples"] for shard in new)
     plans = [str(metadata.get("plan")), *(s.metadata["plan"] for _, s in full)]
     metadata |= {
@@ -326,7 +326,7 @@ def _metadata(
             "found": counts["found"] + added + skipped, "packed": counts["packed"] + added,
             "skipped": counts["skipped"] + skipped,
         },
-        "recipe": Recipe.of(metadata).as_json(),
+        "recipe": Recipe.from_metadata(metadata).as_json(),
         "plan": hashlib.sha256(" ".join(plans).encode()).hexdigest(),
     }  # fmt: skip
     if growth.split_names:

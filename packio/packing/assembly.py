@@ -36,7 +36,7 @@ _IDS = "boxes/category_id"  # packs of 0.1.0 have these ids in the metadata alon
 _FOR_ALL = ("label", "split")  # columns that all samples of a pack have, or none
 
 
-class Assembled(NamedTuple):
+class PackFiles(NamedTuple):
     """The files of a pack that is ready to be published."""
 
     files: list[str]  # in the order in which they are put in place, the index last
@@ -51,7 +51,7 @@ def is_folder(plan: Plan, container: Format) -> bool:
     return container.caps.is_directory or plan.is_sharded
 
 
-def skipped(shards: Sequence[Index]) -> list[Skip]:
+def list_skipped(shards: Sequence[Index]) -> list[Skip]:
     """Samples that could not be packed into these shards."""
     return [
         Skip(os.fsencode(key), reason)
@@ -63,21 +63,21 @@ def skipped(shards: Sequence[Index]) -> list[Skip]:
 def write_index(
     plan: Plan, names: Sequence[str], shards: Sequence[Index], container: Format, built: Path,
     out: Path,
-) -> Assembled:  # fmt: skip
+) -> PackFiles:  # fmt: skip
     """Write the index of a pack, and the sidecars that concern the whole pack."""
     is_dir = is_folder(plan, container)
     full = [(n, s) for n, s in zip(names, shards, strict=True) if s.metadata["samples"]]
-    tables, identities = without_identities([columns_of(shard) for _, shard in full])
+    tables, identities = split_identities([columns_of(shard) for _, shard in full])
     counts = [shard.metadata["files"] for _, shard in full]
-    columns = made.joined(alike(tables, str(out)), counts)
+    columns = made.join_tables(alike(tables, str(out)), counts)
     if is_dir:
-        columns = with_sidecars(columns, container, built, [name for name, _ in full])
+        columns = add_sidecars(columns, container, built, [name for name, _ in full])
     index = indexfile.INDEX_NAME if is_dir else out.name + indexfile.INDEX_SUFFIX
     found = _metadata(plan, full, shards)
     digest = indexfile.write(built / index, columns, found)
     warnings = [
         *deep_pixels([table["image/dtype"] for table in tables]),
-        *told(shards), *_no_levels(plan, shards),
+        *list_remarks(shards), *_no_levels(plan, shards),
     ]  # fmt: skip
     if plan.own.stats is not None:
         try:
@@ -89,7 +89,7 @@ def write_index(
     listed = Index(built / index).files()
     paths, data = [name for name, _, _ in listed], sum(counts)
     size = sum(size for _, size, _ in listed) + (built / index).stat().st_size
-    return Assembled([*paths[data:], *paths[:data], index], digest, size, warnings, identities)
+    return PackFiles([*paths[data:], *paths[:data], index], digest, size, warnings, identities)
 
 
 def deep_pixels(dtypes: Sequence[np.ndarray]) -> list[str]:
@@ -121,7 +121,7 @@ _TOLD = {  # what is counted while samples are read → the line about it
 }
 
 
-def told(shards: Sequence[Index]) -> list[str]:
+def list_remarks(shards: Sequence[Index]) -> list[str]:
     """Lines about what was counted, with the key of the first sample."""
     lines = []
     for name, line in _TOLD.items():
@@ -134,7 +134,7 @@ def told(shards: Sequence[Index]) -> list[str]:
 
 def _no_levels(plan: Plan, shards: Sequence[Index]) -> list[str]:
     """Warn if levels were asked for, and no image got one."""
-    wanted = Levels.of(plan.own.levels)
+    wanted = Levels.from_options(plan.own.levels)
     names = {name for shard in shards for name in shard.fields}
     if wanted is None or wanted.count == 0 or any(map(levels.divisor_of, names)):
         return []
@@ -150,7 +150,7 @@ def columns_of(index: Index) -> Table:
     return {name: index.column(name).array() for name in sorted(index.column_names)}
 
 
-def without_identities(tables: Sequence[Table]) -> tuple[list[Table], np.ndarray | None]:
+def split_identities(tables: Sequence[Table]) -> tuple[list[Table], np.ndarray | None]:
     """Split the identities of source files off the columns of shards; join the identities."""
     each = [table.get(sameness.COLUMN) for table in tables]
     rest = [{n: c for n, c in table.items() if n != sameness.COLUMN} for table in tables]
@@ -158,14 +158,14 @@ def without_identities(tables: Sequence[Table]) -> tuple[list[Table], np.ndarray
     return rest, np.concatenate(found) if found and len(found) == len(each) else None
 
 
-def with_sidecars(
+def add_sidecars(
     columns: dict[str, Content], container: Format, folder: Path, shards: list[str]
 ) -> dict[str, Content]:
     """Have the format write its files for a folder of shards; add them to the table of files."""
     if not (more := container.finish(folder, shards)):
         return columns
-    tables: list[Mapping[str, Content]] = [columns, made.of_files(folder, more)]
-    return columns | made.joined_files(tables, [len(columns["file_bytes"]), len(more)])
+    tables: list[Mapping[str, Content]] = [columns, made.file_columns(folder, more)]
+    return columns | made.join_files(tables, [len(columns["file_bytes"]), len(more)])
 
 
 def alike(tables: Sequence[Table], where: str) -> list[Table]:
@@ -192,7 +192,7 @@ def data_files(table: Mapping[str, np.ndarray]) -> int:
     return 1 + max(int(table[n].max()) for n in table if n.endswith("/file"))
 
 
-def of_shards(full: Sequence[tuple[str, Index]]) -> list[dict[str, Any]]:
+def describe_shards(full: Sequence[tuple[str, Index]]) -> list[dict[str, Any]]:
     """The list of shards in the metadata of an index."""
     return [{"name": n, "samples": s.metadata["samples"], **s.metadata["info"]} for n, s in full]
 
@@ -254,15 +254,15 @@ def _metadata(
         "splits": None if listing.splits is None else listing.split_names,
         "statistics": pixel_statistics.join_statistics(packs) if are_same_pixels else None,
         "identity": [s.metadata["identity"] for _, s in full if "identity" in s.metadata],
-        "origins": origins.shared([origins.renamed(origins_of(m), names) for m in old]),
-        "told": told(shards),
+        "origins": origins.intersect([origins.rename(origins_of(m), names) for m in old]),
+        "told": list_remarks(shards),
     }
     return {
         "version": indexfile.VERSION, "format": plan.format, "access": "range",
         "fields": fields, "classes": listing.classes,
         "counts": {"found": found + earlier, "packed": packed, "skipped": left_out + earlier},
         "source": {"kind": plan.recipe.source}, "recipe": plan.recipe.as_json(),
-        "shards": of_shards(full),
+        "shards": describe_shards(full),
         "versions": {
             **{n: v for m in reversed(old) for n, v in m.get("versions", {}).items()},
             **encode.versions(plan.own),

@@ -19,7 +19,7 @@ import numpy as np
 from packio.errors import DecodeError, OptionError, SourceError
 from packio.images import encodings, perceptual
 from packio.images.decoders import Decoder
-from packio.images.frames import oriented
+from packio.images.frames import orient
 from packio.sample.record import Facts, Field
 from packio.sources import Listing
 from packio.system import processors
@@ -102,7 +102,7 @@ class Choice:
             del found["seed"]
         return {n: v for n, v in found.items() if v != getattr(_ALL, n) or n == "seed"}
 
-    def of(self, listing: Listing) -> Listing:
+    def choose(self, listing: Listing) -> Listing:
         """The listing of the chosen samples."""
         chosen = self._first(self._deduplicate(self._match(listing)))
         if listing.keys and not chosen.keys:
@@ -112,7 +112,7 @@ class Choice:
             )
         return _split(chosen, self.split, self.seed) if self.split else chosen
 
-    def of_new(self, listing: Listing, known: Collection[bytes]) -> Listing:
+    def choose_new(self, listing: Listing, known: Collection[bytes]) -> Listing:
         """The samples that appending takes, of a listing that has grown.
 
         What the choice left out before does not come back: samples that no pattern takes, samples
@@ -328,14 +328,14 @@ def map_chunks(
 
 
 def hash_image(decoder: Decoder, data: bytes, facts: Facts) -> int:
-    return perceptual.hash_pixels(oriented(decoder(data, facts), facts.orientation))
+    return perceptual.hash_pixels(orient(decoder(data, facts), facts.orientation))
 
 
 def _read_each(
     listing: Listing, work: Callable[[Field], _T], positions: Sequence[int]
 ) -> Iterator[_T | None]:
     """The work done on each image; None of an image that is bad: packing it will say why."""
-    with listing.opened() as read:
+    with listing.open_records() as read:
         for i in positions:
             try:
                 yield work(read(i).image)

@@ -16,14 +16,14 @@ from packio.errors import OptionError
 from packio.index.layout import origins_of
 from packio.packing import sourcing
 from packio.packing.choosing import Choice
-from packio.packing.images.levels import without_levels
+from packio.packing.images.levels import drop_levels
 from packio.packing.run import sameness
 from packio.packing.run.reading import Treatment
 from packio.packs import opening
 from packio.sample.recipe import Recipe
 from packio.sample.record import Field, Record
 from packio.sample.relabelling import Relabelling, all_classes
-from packio.sources import FRAMES, Context, Listing, Source, listed, wanted_fields
+from packio.sources import FRAMES, Context, Listing, Source, list_samples, parse_fields
 from packio.sources.pack import PackListing
 
 _ROOTS = ("root", "folder")  # options of sources that say which folder keys are relative to
@@ -47,7 +47,7 @@ def find_growth(
     options: Mapping[str, Any], fields: Mapping[str, Any] | None,
 ) -> Growth:  # fmt: skip
     """List a source as when the pack was made, and compare its keys with those of the pack."""
-    reader, recipe = sourcing.find_source(source, source_kind), Recipe.of(pack.metadata)
+    reader, recipe = sourcing.find_source(source, source_kind), Recipe.from_metadata(pack.metadata)
     if recipe.is_mixed:
         raise OptionError(
             f"{pack.path}: merged of packs that were encoded or chosen in different ways, so it is "
@@ -64,7 +64,7 @@ def find_growth(
         roots = [name for name in _ROOTS if name in reader.options]
         _check_root(pack, listing, row_of, gone, recipe, roots)
     new, split_names = _with_splits_of(
-        pack, Choice.from_options(recipe.choice).of_new(listing, row_of)
+        pack, Choice.from_options(recipe.choice).choose_new(listing, row_of)
     )
     return Growth(
         new, listing.take(there), [row_of[listing.keys[i]] for i in there], gone,
@@ -72,10 +72,10 @@ def find_growth(
     )  # fmt: skip
 
 
-def changed_keys(pack: opening.Pack, growth: Growth) -> list[str]:
+def find_changed_keys(pack: opening.Pack, growth: Growth) -> list[str]:
     """Keys of samples whose bytes or annotations are not those in the pack, sorted."""
     positions = sameness.find_differing(
-        growth.there, growth.rows, pack.index_file, Treatment.of(growth.recipe)
+        growth.there, growth.rows, pack.index_file, Treatment.from_recipe(growth.recipe)
     )
     return sorted(os.fsdecode(growth.there.keys[i]) for i in positions)
 
@@ -105,10 +105,10 @@ def _list_again(
 
     def found(fields: Mapping[str, Any]) -> Listing:
         context = Context(
-            allow_empty=True, scratch=sourcing.scratch_folder(out), fields=wanted_fields(fields),
+            allow_empty=True, scratch=sourcing.scratch_folder(out), fields=parse_fields(fields),
             options=options,
         )  # fmt: skip
-        return without_levels(listed(reader, source, context))
+        return drop_levels(list_samples(reader, source, context))
 
     try:
         listing = found({**lost, **asked})
@@ -120,9 +120,9 @@ def _list_again(
     listing.warnings[:] = [line for line in listing.warnings if not line.endswith(told)]
     if isinstance(listing, PackListing):  # of a container of others, as the pack was made of
         (one,) = (source.metadata for source in listing.packs)
-        if "recipe" not in one and Recipe.of(one).source == recipe.source:
+        if "recipe" not in one and Recipe.from_metadata(one).source == recipe.source:
             became = origins_of(pack.metadata)
-    return sameness.as_in_pack(listing, became, fields or ())
+    return sameness.apply_field_names(listing, became, fields or ())
 
 
 def _check_root(
@@ -143,7 +143,7 @@ def _check_root(
     some = list(moved)[:: max(1, len(moved) // _PROBES)][:_PROBES]
     other = sameness.find_differing(
         listing.take(some), [row_of[moved[i]] for i in some], pack.index_file,
-        Treatment.of(recipe), labels=False,
+        Treatment.from_recipe(recipe), labels=False,
     )  # fmt: skip
     if 2 * len(list(other)) > len(some):
         return
@@ -171,7 +171,7 @@ def _relabelled(listing: Listing, classes: Sequence[str]) -> Listing:
     if labels is not None:
         found = move.labels(np.asarray(labels))
         labels = found.tolist() if found.ndim == 1 else found
-    moved = listing.changed(functools.partial(_moved, move))
+    moved = listing.map_records(functools.partial(_moved, move))
     return dataclasses.replace(moved, labels=labels, classes=list(classes))
 
 

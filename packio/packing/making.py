@@ -23,7 +23,7 @@ from packio.packing.planning import PackReport
 from packio.packing.run.running import Run
 from packio.packing.run.shards import RunOptions
 from packio.packs import opening
-from packio.sources.pack import PackListing, list_packs, prefixed, renamed
+from packio.sources.pack import PackListing, list_packs, prefix_keys, rename_fields
 from packio.storage import urls, workshop
 from packio.storage.remote import advise_on_place
 from packio.system import locks
@@ -125,7 +125,7 @@ def pack(
         workshop.tidy(out, keep=resume)
     plan = _plan(
         source, out, format, source_kind, shards, shard_size, classes_from, fields, options,
-        Levels.asked(levels, levels_quality, levels_crop), skip=skip,
+        Levels.from_user(levels, levels_quality, levels_crop), skip=skip,
         found=_make_listing_callback(progress, began),
         check=check, stats=stats, seek_points=seek_points,
     )  # fmt: skip
@@ -134,7 +134,7 @@ def pack(
         finish, None if quarantine is None else Path(os.path.realpath(quarantine)), progress, began,
     )  # fmt: skip
     make = functools.partial(_make, plan, run_options)
-    if (url := urls.of(out)) is not None:
+    if (url := urls.parse(out)) is not None:
         found = target.find(plan, url, run_options, overwrite=overwrite)
         if found.report is not None:
             return found.report
@@ -181,7 +181,7 @@ def dry_run(
     return planning.dry_run(
         _plan(
             source, out, format, source_kind, shards, shard_size, classes_from, fields, options,
-            Levels.asked(levels, levels_quality, levels_crop), skip=True,
+            Levels.from_user(levels, levels_quality, levels_crop), skip=True,
             check=check, seek_points=False,
         )
     )  # fmt: skip
@@ -223,13 +223,20 @@ def _check(
             f"quarantine={os.fspath(quarantine)!r}: say on_error='quarantine' as well; now it is "
             f"{on_error!r}"
         )
+    if quarantine is not None and urls.parse(out) is None:
+        folder, whole = Path(os.path.realpath(quarantine)), Path(os.path.realpath(out))
+        own = {whole, workshop.Workshop.locate(whole).folder}  # which the run itself replaces
+        if own & {folder, *folder.parents}:
+            raise OptionError(
+                f"quarantine={os.fspath(quarantine)!r}: lies within {out}; choose another place"
+            )
     if part is not None and not (1 <= part[0] <= part[1] and not finish):
         raise OptionError(
             f"part={part}, finish={finish}: expected (i, n) with 1 <= i <= n, or finish"
         )
     if finish and not resume:
         raise OptionError("finish=True, resume=False: finishing needs the parts that are written")
-    if urls.of(out) is not None and (part is not None or finish):
+    if urls.parse(out) is not None and (part is not None or finish):
         raise OptionError(f"{out}: parts are written to a folder that all jobs see, not to a URL")
 
 
@@ -246,10 +253,10 @@ def _make(
             if found.report is not None:
                 return found.report
             if options.finish:  # before opening the workshop, which clears shards of another plan
-                Run(plan, out, options, workshop.Workshop.of(out)).check_journal()
-            with workshop.opened(out, shared=options.part is not None) as shop:
+                Run(plan, out, options, workshop.Workshop.locate(out)).check_journal()
+            with workshop.open_workshop(out, shared=options.part is not None) as shop:
                 if overwrite or not os.path.lexists(out):
-                    report = Run(plan, out, options, shop).make()
+                    report = Run(plan, out, options, shop).make(overwrite=overwrite)
                     return report if options.part else report.with_lost(found.lost)
                 shop.keep = False  # another run made the pack just now: compare
 
@@ -280,9 +287,9 @@ def merge(
     with contextlib.ExitStack() as stack:
         packs = [stack.enter_context(opening.open_silently(source)) for source in sources]
         classes = sourcing.read_class_names(options.pop("classes_from", None))
-        listing = renamed(list_packs(packs, classes), packs, options.get("fields"))
+        listing = rename_fields(list_packs(packs, classes), packs, options.get("fields"))
         prefixes = _prefixes(packs, prefix)
-        listing = prefixed(listing, prefixes)
+        listing = prefix_keys(listing, prefixes)
         _check_keys(listing, is_prefixed=any(prefixes))
         return pack(listing, out, **options)
 
@@ -312,7 +319,7 @@ def convert(
         if isinstance(options.get("split"), str):
             positions = opened.split(options.pop("split")).tolist()
             classes = sourcing.read_class_names(options.pop("classes_from", None))
-            found = renamed(list_packs([opened], classes), [opened], options.get("fields"))
+            found = rename_fields(list_packs([opened], classes), [opened], options.get("fields"))
             return pack(found.take(positions), out, **options)
         return pack(opened, out, **options)
 

@@ -22,9 +22,9 @@ from packio.errors import DecodeError, OutputError
 from packio.images.decoders import Decoder
 from packio.index.indexfile import canonical_json
 from packio.packing.images.encode import Encoding
-from packio.packing.run.reading import Read, Treatment, read_one
+from packio.packing.run.reading import ReadSample, Treatment, read_one
 from packio.sample import levels
-from packio.sample.recipe import Recipe, merged
+from packio.sample.recipe import Recipe, merge_recipes
 from packio.sample.record import Field
 from packio.sources import Listing
 from packio.sources.pack import PackListing
@@ -122,7 +122,7 @@ class Plan:
     @property
     def recipe(self) -> Recipe:
         """The recipe of the pack: the recipe of the packs it is made of, then this run's."""
-        return self.own if self.before is None else self.before.followed_by(self.own)
+        return self.own if self.before is None else self.before.combine_with(self.own)
 
 
 def make(
@@ -130,7 +130,7 @@ def make(
     shard_size: int | None = None,
 ) -> Plan:  # fmt: skip
     """Make the plan of a listing; refuse values of the recipe that make no sense."""
-    treatment = Treatment.of(recipe)
+    treatment = Treatment.from_recipe(recipe)
     ranges = _ranges(listing.sizes, shards, shard_size)
     digest = hashlib.sha256()
     sharded = shards != 1 or shard_size is not None
@@ -153,7 +153,7 @@ def make(
     elsewhere = sum(m["counts"]["skipped"] for m in packs if not m.get("left_out"))  # it lists them
     return Plan(
         listing, format_name, recipe, treatment,
-        merged([Recipe.of(metadata) for metadata in packs]) if packs else None,
+        merge_recipes([Recipe.from_metadata(metadata) for metadata in packs]) if packs else None,
         len(listing.dropped) + elsewhere, ranges, sharded, digest.hexdigest(),
     )  # fmt: skip
 
@@ -271,7 +271,7 @@ def dry_run(plan: Plan, candidates: Sequence[Encoding] = CANDIDATES) -> DryRun:
     """Look at a plan and at some of its images, drawn at random; write nothing."""
     listing, treatment = plan.listing, plan.treatment
     drawn = np.random.default_rng(0).permutation(len(listing.keys))[:_SAMPLE]
-    with listing.opened() as read:
+    with listing.open_records() as read:
         reads = [read_one(listing, read, i, treatment) for i in np.sort(drawn).tolist()]
         plain = [read_one(listing, read, r.position) for r in reads if r.problem is None]
     problems = [(key, reason) for key, reason in listing.unlisted]
@@ -295,7 +295,9 @@ def dry_run(plan: Plan, candidates: Sequence[Encoding] = CANDIDATES) -> DryRun:
     )  # fmt: skip
 
 
-def _levels_advice(reads: Sequence[Read], treatment: Treatment, images: int) -> LevelsAdvice | None:
+def _levels_advice(
+    reads: Sequence[ReadSample], treatment: Treatment, images: int
+) -> LevelsAdvice | None:
     records = [read.record for read in reads if read.problem is None]
     if treatment.levels is None or not records:
         return None
@@ -310,7 +312,7 @@ def _levels_advice(reads: Sequence[Read], treatment: Treatment, images: int) -> 
     )  # fmt: skip
 
 
-def _advice(reads: Sequence[Read], encoding: Encoding, sizes: Sequence[int]) -> Advice:
+def _advice(reads: Sequence[ReadSample], encoding: Encoding, sizes: Sequence[int]) -> Advice:
     images = len(sizes)
     encoded: list[Field] = []
     as_listed = min(sizes) >= 0  # whether all images stay as large as the source says

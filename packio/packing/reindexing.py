@@ -81,13 +81,13 @@ def reindex(
     label = label_col if label is None else label
     reading = Reading(label_offset, trust_plain_pickle, image, label, layout, database)
     place = None if index is None else urls.absolute(index)
-    if (url := urls.of(path)) is not None:
+    if (url := urls.parse(path)) is not None:
         return remote_indexing.reindex(
             url, place, reading, seek_points=bool(seek_points),
             num_workers=num_workers, told=progress,
             started=None if engine == "local" else functools.partial(_started, engine),
         )  # fmt: skip
-    if (place is not None and urls.of(place) is not None) or engine != "local":
+    if (place is not None and urls.parse(place) is not None) or engine != "local":
         raise OptionError(f"{path}: engine=, and an index at a URL, are for containers there")
     return indexing.reindex(absolute(path), place, reading, seek_points=seek_points is not False)
 
@@ -95,7 +95,7 @@ def reindex(
 @contextlib.contextmanager
 def _started(engine: str | Executor, work: Work) -> Iterator[Executor]:
     """Start an engine whose nodes see what this process sees."""
-    with executors.started(engine, 1) as found:
+    with executors.start_engine(engine, 1) as found:
         if isinstance(found, cluster.Cluster):
             name, facts = next(iter(work.bucket.facts.items()))
             url = urls.child(work.bucket.root, name)

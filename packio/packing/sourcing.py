@@ -17,7 +17,16 @@ from packio.packing.choosing import Choice
 from packio.packing.images.encode import Encoding, refuse_unused
 from packio.packs import opening
 from packio.sample.recipe import Recipe
-from packio.sources import FRAMES, Context, Listing, Source, _folders, framed, listed, wanted_fields
+from packio.sources import (
+    FRAMES,
+    Context,
+    Listing,
+    Source,
+    _folders,
+    list_samples,
+    parse_fields,
+    set_frames,
+)
 from packio.storage import urls, workshop
 from packio.system import files
 
@@ -62,10 +71,10 @@ def locate_source(
     ):
         return source
     source = urls.place(source)
-    if urls.of(source) is not None:
+    if urls.parse(source) is not None:
         return source
     outside = Path(os.path.realpath(source))
-    if urls.of(out) is None:
+    if urls.parse(out) is None:
         inside = Path(os.path.realpath(out))
         if inside == outside or outside in inside.parents:
             raise OptionError(f"{out}: lies within the source {source}; choose another place")
@@ -138,23 +147,23 @@ def list_source(
     name, known = (source.kind, {}) if reader is None else (reader.name, reader.options)
     taken = _sort_options(options, name, {*known, *FRAMES}, format_name)
     if reader is None:
-        listing = framed(source, taken["source"])
+        listing = set_frames(source, taken["source"])
     else:
-        listing = listed(reader, source, Context(
-            read_class_names(classes_from), skip, scratch_folder(out), found, wanted_fields(fields),
+        listing = list_samples(reader, source, Context(
+            read_class_names(classes_from), skip, scratch_folder(out), found, parse_fields(fields),
             taken["source"],
         ))  # fmt: skip
     choice = Choice.from_options(taken["choice"])
     reading = {n: v for n, v in taken["source"].items()
                if n not in _PLACES and not os.path.isabs(str(v))}  # fmt: skip
     if fields:
-        reading["fields"] = wanted_fields(fields)
+        reading["fields"] = parse_fields(fields)
     recipe = Recipe(
         listing.kind, reading, choice.as_options(), Encoding(**taken["encoding"]).as_options(),
         writing=taken["writer"],
     )  # fmt: skip
-    chosen = choice.of(listing)
-    chosen.warnings.extend(_folders.told_masks(chosen))
+    chosen = choice.choose(listing)
+    chosen.warnings.extend(_folders.remark_on_masks(chosen))
     return chosen, recipe
 
 
@@ -188,7 +197,7 @@ def _no_option(name: str, value: Any, what: str, known: set[str]) -> OptionError
     message = f"{name}={value!r}: no option of {what}"
     sources = [n for n, s in registry.load_all("sources").items() if name in s.options]
     writers = [n for n, f in registry.load_all("formats").items() if name in f.caps.options]
-    if sources:
+    if sources and not what.startswith("packing from pack "):
         kind = f"{sources[0]!r}" if len(sources) == 1 else " as well"
         message += f"; it is an option of {', '.join(sources)}: say source_kind={kind}"
     elif writers:
@@ -209,7 +218,7 @@ def open_to_change(out: Path) -> opening.Pack:
 
 def scratch_folder(out: Path) -> Path | None:
     """Folder for temporary files of the listing: the output's folder; None if that is at a URL."""
-    return out.parent if urls.of(out) is None else None
+    return out.parent if urls.parse(out) is None else None
 
 
 def read_class_names(given: str | os.PathLike[str] | Sequence[str] | None) -> list[str] | None:

@@ -60,14 +60,14 @@ _UPLOADS = 4  # files at a time; a large file is also sent in several parts at a
 _Stamp = tuple[int, str]  # size of an object in bytes, and its version, or ""
 
 
-class Found(NamedTuple):
+class ExistingOutput(NamedTuple):
     """What is at an output that may be written."""
 
     report: PackReport | None = None  # of the pack that the plan makes, if it is there
     lost: tuple[str, ...] = ()  # names of added fields of a pack that will be replaced
 
 
-def find(plan: Plan, out: Path, options: RunOptions, *, overwrite: bool) -> Found:
+def find(plan: Plan, out: Path, options: RunOptions, *, overwrite: bool) -> ExistingOutput:
     """Look at an output, once, before anything is written; `overwrite` says to replace a pack.
 
     Raises:
@@ -76,15 +76,15 @@ def find(plan: Plan, out: Path, options: RunOptions, *, overwrite: bool) -> Foun
     """
     if overwrite:
         _check_replaceable(out)
-        return Found(lost=tuple(_lost_at(plan, out)))
-    if (url := urls.of(out)) is None and not os.path.lexists(out):
-        return Found()
+        return ExistingOutput(lost=tuple(_lost_at(plan, out)))
+    if (url := urls.parse(out)) is None and not os.path.lexists(out):
+        return ExistingOutput()
     try:
         with opening.open(out) as pack:
             if sameness.is_made_by(plan, options.skip, pack):
                 if url is not None:
                     finish(url)
-                return Found(_report(plan, pack, options.began))
+                return ExistingOutput(_report(plan, pack, options.began))
             added = ", ".join(_lost(pack.index_file, plan))
     except PackioError as error:
         return _unreadable(plan, out, error)
@@ -95,22 +95,22 @@ def find(plan: Plan, out: Path, options: RunOptions, *, overwrite: bool) -> Foun
     )
 
 
-def _unreadable(plan: Plan, out: Path, error: PackioError) -> Found:
+def _unreadable(plan: Plan, out: Path, error: PackioError) -> ExistingOutput:
     """What there is, if it cannot be opened as a pack."""
-    if (url := urls.of(out)) is not None:
+    if (url := urls.parse(out)) is not None:
         if isinstance(error, ReadError):
             raise error
         with urls.errors_as(ReadError, out):
             if isinstance(error, UnfinishedPackError):
                 if (mark(url) or plan.digest).startswith(plan.digest):
-                    return Found()  # an upload of this pack goes on
+                    return ExistingOutput()  # an upload of this pack goes on
                 raise OutputExistsError(
                     f"{out}: another pack is being uploaded to it, or its upload was cut short; "
                     "choose another name, or say --overwrite"
                 ) from error
             if isinstance(error, NotAPackError):
-                if not stores.is_file(url) and not stores.at(url).list():
-                    return Found()
+                if not stores.is_file(url) and not stores.open_store(url).list():
+                    return ExistingOutput()
                 raise OutputExistsError(f"{error}; remove it, or choose another name") from error
     elif isinstance(error, UnfinishedPackError):
         workshop.check_idle(out)
@@ -121,10 +121,10 @@ def _unreadable(plan: Plan, out: Path, error: PackioError) -> Found:
 
 def _check_replaceable(out: Path) -> None:
     """Refuse to replace a folder that is no pack."""
-    if (url := urls.of(out)) is not None:
+    if (url := urls.parse(out)) is not None:
         with urls.errors_as(ReadError, out):
             ours = stores.is_file(out / INDEX_NAME) or stores.is_file(remote.marker(url))
-            is_other = not ours and bool(stores.at(url).list())
+            is_other = not ours and bool(stores.open_store(url).list())
     elif not os.path.isdir(out) or os.path.exists(out / INDEX_NAME):
         return
     else:
@@ -141,7 +141,7 @@ def _check_replaceable(out: Path) -> None:
 def _lost_at(plan: Plan, out: Path) -> list[str]:
     """Names of added fields of the pack at an output that a plan does not make anew."""
     try:
-        if urls.of(out) is not None:
+        if urls.parse(out) is not None:
             with opening.open(out) as pack:
                 return _lost(pack.index_file, plan)
         for path in (out / INDEX_NAME, out.with_name(out.name + INDEX_SUFFIX)):
@@ -183,14 +183,14 @@ def pack_to(
     """Build a pack in the user's cache, or go on with one that an earlier run began; upload it."""
     with urls.errors_as(CannotCreateError, f"{url}: cannot be written"):
         if not stores.is_file(remote.marker(url)):  # a missing bucket is noticed before packing
-            stores.put(remote.marker(url), b"")
+            stores.write_object(remote.marker(url), b"")
             stores.remove(remote.marker(url))
     place = cache_folder("uploads", hashlib.sha256(os.fsencode(url)).hexdigest())
     place.parent.mkdir(parents=True, exist_ok=True)
     staged = place / url.name
     with ExitStack() as stack:
         try:
-            stack.enter_context(workshop.opened(place))
+            stack.enter_context(workshop.open_workshop(place))
         except LockedError as error:
             raise LockedError(f"{url}: another packio is packing to it; wait for it") from error
         if not resume:
@@ -235,18 +235,18 @@ class _Upload:
             self._begin(anew=overwrite or begun is not None)
         found = self._found()
         missing = [name for name, size in self._sizes.items() if found.get(name, ())[:1] != (size,)]
-        at_once = _UPLOADS if stores.of_url(self._url).looks_ahead else 1
+        at_once = _UPLOADS if stores.open_url(self._url).looks_ahead else 1
         with ThreadPool(at_once, "packio-upload") as pool:
             found |= zip(missing, pool.map(self._send, missing), strict=True)
         skipped = self._url.with_name(self._url.name + SKIPPED_SUFFIX)
         if listed is not None:
-            stores.put(skipped, listed)
+            stores.write_object(skipped, listed)
         else:
             stores.remove(skipped)
         self._check_mark()
         if self._found() != found:
             raise self._taken_over()
-        stores.put(self._there / self._index, self._here / self._index)
+        stores.write_object(self._there / self._index, self._here / self._index)
         try:
             self._check_mark()
         except LockedError:  # the index does not fit the other upload's objects
@@ -261,28 +261,28 @@ class _Upload:
 
     def _send(self, name: str) -> _Stamp:
         self._check_mark()
-        return _stamp(stores.put(self._there / name, self._here / name))
+        return _stamp(stores.write_object(self._there / name, self._here / name))
 
     def _begin(self, *, anew: bool) -> None:
         """Remove the objects of another pack if need be, then write this upload's marker."""
         if anew:
-            stores.put(self._marker, self._clearing.encode())
+            stores.write_object(self._marker, self._clearing.encode())
             self._clear()
         elif found := self._found():
             raise OutputExistsError(
                 f"{self._url}: {', '.join(sorted(found)[:5])} exists and is of no pack there; "
                 "remove it, or choose another name"
             )
-        stores.put(self._marker, self._ours.encode())
+        stores.write_object(self._marker, self._ours.encode())
 
     def _clear(self) -> None:
         """Remove the pack that is there, or the objects that are left of a pack."""
         old = [self._there / name for name in self._sizes]
         with suppress(PackioError):
-            index, root = remote.located(self._url)
-            old += [root / name for name, _, _ in remote.opened(index).files()]
+            index, root = remote.resolve_remote(self._url)
+            old += [root / name for name, _, _ in remote.open_index(index).files()]
         if self._is_folder or stores.is_file(self._url / INDEX_NAME):
-            old += [self._url / name for name in stores.of_url(self._url).list()]
+            old += [self._url / name for name in stores.open_url(self._url).list()]
         if stores.is_file(self._url):
             old.append(self._url)
         for index, _ in remote.index_places(self._url):
@@ -293,7 +293,7 @@ class _Upload:
     def _found(self) -> dict[str, _Stamp]:
         """Objects of the pack that are there: name → stamp."""
         if self._is_folder:
-            there = stores.of_url(self._url).list()
+            there = stores.open_url(self._url).list()
         else:
             asked = {name: stores.facts(self._there / name) for name in self._sizes}
             there = {name: found for name, found in asked.items() if found is not None}

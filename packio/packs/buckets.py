@@ -118,7 +118,7 @@ def tags(index: Index) -> dict[str, str]:
 def _all_facts(root: Url, names: Sequence[str]) -> dict[str, Facts]:
     """Size and version of each object."""
     with urls.errors_as(ReadError, root):
-        listed = _list(stores.of_url(root), names)
+        listed = _list(stores.open_url(root), names)
     known = {name: facts for name, facts in listed.items() if facts.size >= 0 and facts.version}
     return _ask(names, lambda name: stores.file_facts(urls.child(root, name)), known)
 
@@ -156,7 +156,7 @@ def _checked(url: Url, root: Url, facts: dict[str, Facts]) -> Bucket:
 def _in_folder(url: Url) -> Bucket:
     """The containers in a folder, of one format; the order is that of their names."""
     with urls.errors_as(ReadError, url):
-        listed = stores.of_url(url).list(deep=False)
+        listed = stores.open_url(url).list(deep=False)
     found: dict[str, list[str]] = {}
     for name in sorted(listed):
         form = recognising.format_by_name(name)
@@ -171,7 +171,7 @@ def _in_folder(url: Url) -> Bucket:
             f"{url}: {what}; name several objects by braces: {url}/{{000..127}}.tar"
         )
     advice = f"name one, or several by braces: {url}/{{000..127}}.tar"
-    form, names = recognising.of_one_format(found, str(url), advice)
+    form, names = recognising.require_one_format(found, str(url), advice)
     known: Format = registry.load("formats", form)
     there = set(names)
     names = [name for name in names if not is_added_shard(name, there)]
@@ -194,9 +194,9 @@ def _readable(bucket: Bucket, url: Url) -> Bucket:
         )
     name, facts = next(iter(bucket.facts.items()))
     if facts.size > 1:  # a server of web pages may send whole objects instead of ranges
-        stores.read(urls.child(bucket.root, name), facts.size - 1, 1, facts)
+        stores.read_range(urls.child(bucket.root, name), facts.size - 1, 1, facts)
     return bucket
 
 
 def _format_of(url: Url, facts: Facts) -> str | None:
-    return recognising.format_of(stores.read(url, 0, min(_HEAD, facts.size), facts), url.name)
+    return recognising.format_of(stores.read_range(url, 0, min(_HEAD, facts.size), facts), url.name)

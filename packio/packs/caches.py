@@ -62,7 +62,7 @@ _PATIENCE = 300.0  # seconds without progress after which nobody waits any longe
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-class Cached(NamedTuple):
+class CachedFile(NamedTuple):
     """A file or folder that is kept."""
 
     path: Path
@@ -72,7 +72,7 @@ class Cached(NamedTuple):
     clears: bool  # whether `clear` removes it
 
 
-def list_kept(copies: Sequence[str | os.PathLike[str]] = ()) -> list[Cached]:
+def list_kept(copies: Sequence[str | os.PathLike[str]] = ()) -> list[CachedFile]:
     """List what packio keeps in the user's cache, or in folders given as ``local_copy=``."""
     listed = [] if copies else [*_in_cache()]
     for folder in copies:
@@ -83,7 +83,7 @@ def list_kept(copies: Sequence[str | os.PathLike[str]] = ()) -> list[Cached]:
     return listed
 
 
-def clear(listed: Sequence[Cached]) -> list[Cached]:
+def clear(listed: Sequence[CachedFile]) -> list[CachedFile]:
     """Remove what is listed, and return what was removed.
 
     A copy that is being made stays. A process that keeps samples reads on: their file is open, and
@@ -98,19 +98,19 @@ def clear(listed: Sequence[Cached]) -> list[Cached]:
     return removed
 
 
-def _in_cache() -> Iterator[Cached]:
+def _in_cache() -> Iterator[CachedFile]:
     top = cache_folder()
     if not top.is_dir() or top.is_symlink():
         return
     for path in top.iterdir():
         if path.is_file():
-            yield Cached(path, "settings", *_size(path), clears=True)
+            yield CachedFile(path, "settings", *_size(path), clears=True)
     for name, what in _KINDS.items():
         if (path := top / name).is_dir() and any(path.iterdir()):
-            yield Cached(path, what, *_size(path), name not in _KEPT)
+            yield CachedFile(path, what, *_size(path), name not in _KEPT)
 
 
-def _in_copies(home: Path) -> Iterator[Cached]:
+def _in_copies(home: Path) -> Iterator[CachedFile]:
     if not home.is_dir() or home.is_symlink() or home.stat().st_uid != os.geteuid():
         return
     for path in sorted(home.iterdir()):
@@ -118,10 +118,10 @@ def _in_copies(home: Path) -> Iterator[Cached]:
             pack = "an unknown pack"
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 pack = json.loads(path.with_suffix(f"{SAMPLES}.json").read_text())["pack"]
-            yield Cached(path, f"samples of {pack}", *_size(path), clears=True)
+            yield CachedFile(path, f"samples of {pack}", *_size(path), clears=True)
         elif path.is_dir():
             what = "unfinished copy of a pack" if path.suffix == ".part" else "copy of a pack"
-            yield Cached(path, what, *_size(path), clears=True)
+            yield CachedFile(path, what, *_size(path), clears=True)
 
 
 def _size(path: Path) -> tuple[int, float]:

@@ -114,7 +114,7 @@ def remarks_of(metadata: Mapping[str, Any]) -> list[str]:
     return remarks
 
 
-class Collected:
+class SampleCollector:
     """Collects the samples of a container: reads each, takes its header and its checksum."""
 
     def __init__(
@@ -256,8 +256,8 @@ class Collected:
             columns["label"] = np.asarray(self._labels.values)
         self.classes = name_by_folders(columns) if self._scalars is None else self.names
         if not self._builder.keys_differ:  # the position makes them so
-            columns |= made.of_numbered_keys(columns["key_data"], columns["key_offsets"])
-        return columns | (files or made.of_files(self._root, self._names))
+            columns |= made.numbered_key_columns(columns["key_data"], columns["key_offsets"])
+        return columns | (files or made.file_columns(self._root, self._names))
 
     def remarks(self) -> list[str]:
         """What is unusual about the samples of the index, one sentence each."""

@@ -37,9 +37,9 @@ from packio.images import native
 from packio.index import columns as made
 from packio.index import indexfile
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, PROGRESSIVE, Index
-from packio.packs.collecting import Collected, check_label, index_metadata, remarks_of
+from packio.packs.collecting import SampleCollector, check_label, index_metadata, remarks_of
 from packio.packs.querying import selections
-from packio.packs.recognising import Container, added_later, files_of, find
+from packio.packs.recognising import Container, files_of, find, list_added_containers
 from packio.sample import labelling
 from packio.sample.recipe import Recipe
 from packio.system import isolation, locks
@@ -52,7 +52,7 @@ _OF_PACKING = ("plan", "recipe")  # metadata that an index made from files alone
 Content = tuple[dict[str, np.ndarray], dict[str, Any]]  # columns and metadata of an index
 
 
-def cached(path: Path, reading: Reading) -> tuple[Path, Path]:
+def cache_index(path: Path, reading: Reading) -> tuple[Path, Path]:
     """The index of a bare container, from the user's cache, made if it is not there yet."""
     container = find(path)
     if container is None:
@@ -133,7 +133,7 @@ def _write_anew(
     make(path, container, reading, index, seek_points=seek_points)
     for remark in remarks_of(Index(index).metadata):
         warnings.warn(f"{path}: {remark}", stacklevel=4)
-    if left_out := added_later(container):
+    if left_out := list_added_containers(container):
         shown = ", ".join(left_out[:3]) + (" …" if len(left_out) > 3 else "")
         warnings.warn(
             f"{path}: fields that were added later are left out, as only the lost index told of "
@@ -188,7 +188,7 @@ def _build(container: Container, reading: Reading, *, seek_points: bool) -> Cont
     root = container.root
     files = [name for name, _ in files_of(container)]
     for only_labelled in (False, True):
-        samples = Collected(
+        samples = SampleCollector(
             root, files, form, reading.label_offset, seek_points=seek_points,
             only_labelled=only_labelled,
         )  # fmt: skip
@@ -224,7 +224,7 @@ def _change_seek_points(path: Path, index: Path, *, wanted: bool) -> None:
         found = _find_seek_points(path, index)
         if not any(found):
             return
-        table["seek_data"], table["seek_offsets"] = made.ragged(found)
+        table["seek_data"], table["seek_offsets"] = made.join_values(found)
     indexfile.write(index, table, old.metadata)
 
 
@@ -278,7 +278,7 @@ def _update(old: Index, container: Container) -> Content | None:
     files = [names.get(name, name) for name, _, _ in old.files()]
     kept = [i for i, name in enumerate(files) if i < used or (container.root / name).is_file()]
     try:
-        found = made.of_files(container.root, [files[i] for i in kept])
+        found = made.file_columns(container.root, [files[i] for i in kept])
     except OSError:  # a file is missing
         return None
     if not np.array_equal(found["file_digest"][:used], table["file_digest"][:used]):
@@ -287,7 +287,7 @@ def _update(old: Index, container: Container) -> Content | None:
     shards = [{**s, "name": names.get(s["name"], s["name"])} for s in metadata["shards"]]
     metadata |= {
         "version": indexfile.VERSION, "fields": old.fields,
-        "recipe": Recipe.of(metadata).as_json(), "shards": shards,
+        "recipe": Recipe.from_metadata(metadata).as_json(), "shards": shards,
     }  # fmt: skip
     if "identity" in metadata:
         metadata["identity"] = [form.identity(container.root / s["name"]) for s in shards]

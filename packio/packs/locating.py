@@ -32,14 +32,14 @@ _AS_IT_IS = Reading()
 Again: TypeAlias = Callable[[], tuple[Path, Path] | None]  # locates an index once more
 
 
-def located(path: Path, reading: Reading = _AS_IT_IS) -> tuple[Path, Path]:
+def resolve_pack(path: Path, reading: Reading = _AS_IT_IS) -> tuple[Path, Path]:
     """The index of a pack, and the folder that the paths in the index are relative to."""
-    if (url := urls.of(path)) is not None:
+    if (url := urls.parse(path)) is not None:
         return _at_url(url, reading)
     check_finished(path)
     kind = _file_kind(path)
     if kind is None and _has_braces(path):
-        return indexing.cached(path, reading)
+        return indexing.cache_index(path, reading)
     if kind is None:
         raise NoSuchPackError(f"{path}: does not exist; a pack was expected")
     index = path / INDEX_NAME if stat.S_ISDIR(kind) else path.with_name(path.name + INDEX_SUFFIX)
@@ -55,37 +55,37 @@ def located(path: Path, reading: Reading = _AS_IT_IS) -> tuple[Path, Path]:
         raise NotAPackError(f"{index}: not a file; the index of {path} was expected")
     if not (stat.S_ISDIR(kind) or stat.S_ISREG(kind)):
         raise NotAPackError(f"{path}: neither a file nor a folder; a pack was expected")
-    return indexing.cached(path, reading)
+    return indexing.cache_index(path, reading)
 
 
 def selection(path: Path, pack: Path | None = None, *, by_key: bool = False) -> tuple[Path, Path]:
-    """What `located` returns, of a selection; see `packio.packs.querying.selected`."""
+    """What `resolve_pack` returns, of a selection; see `packio.packs.querying.selected`."""
     from packio.packs.querying import selected
 
     if not selections.is_selection(path):
         raise OptionError(f"{path}: no selection; pack= and by_key= are of selections only")
-    return selected.located(path, pack, by_key=by_key)
+    return selected.resolve_selection(path, pack, by_key=by_key)
 
 
 def locate_asked(
     path: Path, index: Path | None, reading: Reading, pack: Path | None, by_key: bool
 ) -> tuple[Path, Path] | None:
-    """What `located` returns, if the user says where the index is or how to read; else None.
+    """What `resolve_pack` returns, if the user says where the index is or how to read; else None.
 
     Paths are absolute.
     """
     if pack is not None or by_key:
         return selection(path, pack, by_key=by_key)
     if index is None:
-        return None if reading == _AS_IT_IS else located(path, reading)
+        return None if reading == _AS_IT_IS else resolve_pack(path, reading)
     if reading.names():
         raise OptionError(f"{path}: index= and {', '.join(reading.names())}= exclude each other")
-    return with_index(path, index)
+    return resolve_with_index(path, index)
 
 
 def still_there(found: tuple[Path, Path] | None, again: Again | None) -> tuple[Path, Path] | None:
     """Where an index is that was located once; the user's cache may have been emptied since."""
-    is_there = found is None or urls.of(found[0]) is not None or found[0].is_file()
+    is_there = found is None or urls.parse(found[0]) is not None or found[0].is_file()
     return found if is_there or again is None else again()
 
 
@@ -93,7 +93,7 @@ def _at_url(url: Url, reading: Reading) -> tuple[Path, Url]:
     if said := reading.names():
         raise OptionError(f"{url}: {', '.join(said)}= of objects at URLs are of packio.reindex")
     try:
-        return remote.located(url)
+        return remote.resolve_remote(url)
     except UnfinishedPackError:
         raise
     except NotAPackError as error:
@@ -112,21 +112,21 @@ def _is_something(url: Url) -> bool:
     """Whether there is an object or a folder at a URL, or at the first of several."""
     try:
         first = urls.Url(recognising.expand_braces(os.fspath(url))[0])
-        return stores.facts(first) is not None or bool(stores.of_url(first).list(deep=False))
+        return stores.facts(first) is not None or bool(stores.open_url(first).list(deep=False))
     except Exception:  # noqa: BLE001 (each service has errors of its own; it may be there)
         return True
 
 
-def with_index(path: Path, index: Path) -> tuple[Path, Path]:
+def resolve_with_index(path: Path, index: Path) -> tuple[Path, Path]:
     """An index that is not beside its container, and the folder that its paths are relative to."""
-    if (url := urls.of(path)) is not None:
+    if (url := urls.parse(path)) is not None:
         urls.refuse_query(url)
     with urls.errors_as(ReadError, index):
         if not stores.is_file(index):
             words = ["packio", "reindex", os.fspath(path), "--index", str(index)]
             raise NotAPackError(f"{index}: no such index; make it: {shlex.join(words)}")
     found = remote.index_at(index)
-    metadata = remote.opened(found).metadata
+    metadata = remote.open_index(found).metadata
     names = [shard["name"] for shard in metadata["shards"]] + metadata.get(buckets.EMPTY, [])
     if url is None:
         if not stat.S_ISREG(_file_kind(path) or 0):
@@ -179,7 +179,7 @@ def is_container(path: Path) -> bool:
 
 def has_index(path: Path) -> bool:
     """Tell whether a pack is at a path, finished or damaged, without opening it."""
-    if (url := urls.of(path)) is not None:
+    if (url := urls.parse(path)) is not None:
         return remote.has_index(url)
     beside = path.with_name(path.name + INDEX_SUFFIX) if path.name else path
     return (
@@ -211,7 +211,7 @@ def open_files(index: Index, container: Format, root: Path, pack: Path) -> Store
             "is another pack's, or the pack was renamed; then make the index fit: packio reindex "
             f"{shlex.quote(str(pack))}"
         )
-    return stores.at(root, names, sizes, buckets.tags(index))
+    return stores.open_store(root, names, sizes, buckets.tags(index))
 
 
 def refuse_changed(index: Index, pack: object) -> None:

@@ -114,8 +114,8 @@ class Pack(PackTable, Sequence[Sample]):
         located = locating.still_there(located, again)
         self._elsewhere = located  # the index, and the folder that its paths are relative to
         self._again = again
-        index_path, root = located or locating.located(self._absolute)
-        index = remote.opened(index_path)
+        index_path, root = located or locating.resolve_pack(self._absolute)
+        index = remote.open_index(index_path)
         if expect_digest is not None and index.digest != expect_digest:
             raise IntegrityError(f"{index_path}: has changed since this object was made; open anew")
         super().__init__(urls.place(path), index)
@@ -151,7 +151,7 @@ class Pack(PackTable, Sequence[Sample]):
         reading = Reading(**{n: options.get(n) for n in ("image", "layout", "database")})
         return [self.format.reader(root / name, reading) for name, _ in self._shards]
 
-    def reopened(self, access: str) -> Pack:
+    def reopen(self, access: str) -> Pack:
         """Open the same pack with another access; see `packio.open`.
 
         Raises:
@@ -334,12 +334,12 @@ class Pack(PackTable, Sequence[Sample]):
         """Read the encoded bytes of some samples, in file order; return them as asked for."""
         rows = self.rows(indices)
         data: list[bytes] = [b""] * len(rows)
-        pack = self.fetched({IMAGE: rows})
+        pack = self.prefetch({IMAGE: rows})
         for i in rows.file_order():
             data[i] = pack.read(rows[i])
         return data
 
-    def fetched(self, rows: Mapping[str, Sequence[Row]]) -> Pack:
+    def prefetch(self, rows: Mapping[str, Sequence[Row]]) -> Pack:
         """This pack, prepared to read values next: name of a field → their rows.
 
         From a URL their bytes are fetched at once. For files on a disk the system is told which
@@ -349,7 +349,7 @@ class Pack(PackTable, Sequence[Sample]):
             return self
         if self.ram is not None:  # kept since they were expected, as by another process
             self._files.forget(self._ranges(rows, are_kept=True))
-        files = self._files.fetched(self._ranges(rows))
+        files = self._files.prefetch(self._ranges(rows))
         if files is self._files:
             return self
         pack = object.__new__(Pack)
@@ -358,7 +358,7 @@ class Pack(PackTable, Sequence[Sample]):
         return pack
 
     def expect(self, rows: Mapping[str, Sequence[Row]]) -> None:
-        """Ask for the bytes of values that will be read soon; see `fetched`, `looks_ahead`."""
+        """Ask for the bytes of values that will be read soon; see `prefetch`, `looks_ahead`."""
         if self._files.looks_ahead:
             self._files.expect(self._ranges(rows))
 
@@ -373,7 +373,7 @@ class Pack(PackTable, Sequence[Sample]):
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether `fetched` does anything: it does not if a library reads, or files of a folder."""
+        """Whether `prefetch` does anything: not if a library reads, or files of a folder."""
         return not self._readers and self._files.reads_ahead
 
     def _ranges(self, rows: Mapping[str, Sequence[Row]], *, are_kept: bool = False) -> list[Range]:

@@ -130,7 +130,7 @@ def _files(pack: Pack) -> list[Path]:
 
 def _of_file(path: Path) -> tuple[int, int | None]:
     """Size of a file, and its bytes in the page cache; None if the kernel does not tell."""
-    with files.opened(path) as file:
+    with files.open_file(path) as file:
         status = os.fstat(file.fileno())
         return status.st_size, _resident(file.fileno(), 0, status.st_size)
 

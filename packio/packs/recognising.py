@@ -89,7 +89,7 @@ def _find_directory(path: Path) -> Container | None:
         return Container(name, path, (".",))
     if shards := _shards_in(path, head):
         advice = f"name a file, or several as {path}/{{a,b}}.tar"
-        form, names = of_one_format(shards, f"{path}/", advice)
+        form, names = require_one_format(shards, f"{path}/", advice)
         return Container(form, path, tuple(names))
     name = _recognise(head + _names_within(path, head), "", is_directory=True)
     name = name or _recognise(head, path.name, is_directory=True)
@@ -138,7 +138,9 @@ def _shards_in(folder: Path, head: bytes) -> dict[str, list[str]]:
     return found
 
 
-def of_one_format(found: dict[str, list[str]], where: str, advice: str) -> tuple[str, list[str]]:
+def require_one_format(
+    found: dict[str, list[str]], where: str, advice: str
+) -> tuple[str, list[str]]:
     """The format and the names of the containers in a folder, where all are of one format."""
     if len(found) > 1:
         shown = ", ".join(f"{names[0]} ({form})" for form, names in sorted(found.items()))
@@ -189,7 +191,7 @@ def files_of(container: Container) -> list[tuple[str, Path]]:
     return sorted(f for f in found if not f[0].endswith((INDEX_NAME, INDEX_SUFFIX)))
 
 
-def added_later(container: Container) -> list[str]:
+def list_added_containers(container: Container) -> list[str]:
     """Containers of fields that were added to a pack later, and that scanning does not find."""
     form: Format = registry.load("formats", container.format)
     if form.caps.fields_apart:

@@ -28,7 +28,7 @@ from packio.formats import Reading
 from packio.index import columns as made
 from packio.index import indexfile
 from packio.index.building import RAW_CRCS
-from packio.index.column import in_pieces
+from packio.index.column import to_pieces
 from packio.index.indexfile import INDEX_SUFFIX, Index
 from packio.packs import buckets, collecting
 from packio.packs.buckets import EMPTY, OBJECTS, Bucket
@@ -112,7 +112,7 @@ def reindex(
 
 def _try_out(place: Path, url: Url) -> None:
     """Notice before the container is read that the index cannot be written."""
-    store, trial = stores.at(place.parent), f"{place.name}.packio-try"
+    store, trial = stores.open_store(place.parent), f"{place.name}.packio-try"
     try:
         store.put(trial, b"")
         store.remove(trial)
@@ -182,7 +182,7 @@ def _make_part(
             return found.read(length, offset)
 
         with closing(found):
-            samples = collecting.Collected(
+            samples = collecting.SampleCollector(
                 bucket.root, [file], form, work.reading.label_offset, seek_points=work.seek_points,
                 read=read, only_labelled=only_labelled,
             )  # fmt: skip
@@ -195,7 +195,7 @@ def _make_part(
         name, facts.size, facts.version, count, samples.left_out.count, samples.left_out.listed,
         samples.least_label, tuple(samples.remarks()), samples.names,
     )  # fmt: skip
-    return samples.columns(made.of_objects([name], [facts.size], [digest])), {
+    return samples.columns(made.object_columns([name], [facts.size], [digest])), {
         "version": indexfile.VERSION, "fields": samples.fields, "part": dataclasses.asdict(part)
     }  # fmt: skip
 
@@ -232,7 +232,7 @@ def _publish(journal: Journal, work: Work, place: Path, url: Url) -> None:
     made_here = journal.folder / f"index{INDEX_SUFFIX}"
     indexfile.write(made_here, columns, metadata)
     with urls.errors_as(CannotCreateError, place):
-        stores.at(place.parent).put(place.name, made_here)
+        stores.open_store(place.parent).put(place.name, made_here)
     for remark in collecting.remarks_of(metadata):
         warnings.warn(f"{url}: {remark}", stacklevel=4)
 
@@ -271,10 +271,10 @@ def _join(
         remarks = ["labels are left out, as they are not alike in all shards"]
         for table in tables:
             table.pop("label", None)
-    joint = made.joined(made.alike(tables, set().union(*tables), where), [1] * len(tables))
-    columns = {name: in_pieces(column).array() for name, column in joint.items()}
+    joint = made.join_tables(made.alike(tables, set().union(*tables), where), [1] * len(tables))
+    columns = {name: to_pieces(column).array() for name, column in joint.items()}
     every = every or collecting.name_by_folders(columns)
     keys = columns["key_data"], columns["key_offsets"]
-    if not made.of_joined_keys(*keys)[1]:  # the position makes them so
-        columns |= made.of_numbered_keys(*keys)
+    if not made.joined_key_columns(*keys)[1]:  # the position makes them so
+        columns |= made.numbered_key_columns(*keys)
     return columns, fields, remarks, every

@@ -168,7 +168,7 @@ class PackTable:
         self._label_is_int = self._label is not None and len(self._label.shape) == 1
         self._int_label = NumberColumns([self._label] if self._label is not None else [], index)
         self.fields: dict[str, str] = index.fields
-        self.levels: dict[int, str] = levels.among(self.fields)
+        self.levels: dict[int, str] = levels.list_levels(self.fields)
         self._tables = {name: RowTable(index, name) for name in self.fields}
         self.box_columns: tuple[str, ...] = index.box_columns
         self._box_columns = [n for n in self.box_columns if n != "labels"]

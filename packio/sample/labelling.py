@@ -147,11 +147,11 @@ def labels(
             f"each of {np.shape(made)[1]}; --classes-from names the classes"
         )
     elif classes is None and names is None:
-        remark = told_order(given)
+        remark = remark_on_order(given)
     return Labels(made, given, missing, remark)
 
 
-def told_order(names: Sequence[str]) -> str:
+def remark_on_order(names: Sequence[str]) -> str:
     """A remark if the names of classes are numbers, and others than their labels; else empty."""
     moved = [n for i, n in enumerate(names) if n.isdecimal() and n.isascii() and int(n) != i]
     if not moved or not all(name.isdecimal() for name in names):
@@ -204,7 +204,7 @@ class _Column(NamedTuple):
     classes: Sequence[str] | None
     names: Sequence[str] | None
 
-    def where(self, value: int) -> str:
+    def locate(self, value: int) -> str:
         return self.place(self.codes.first(value))
 
     def positions(self, of_values: Sequence[int]) -> list[int]:
@@ -237,7 +237,7 @@ def _number(column: _Column, *, hot: bool) -> _Numbered:
         return _hot(column) if hot and names and _are_hot(column) else _lists(column)
     of = {type(value): i for i, value in enumerate(values)}
     shown = ", ".join(
-        f"{kind.__name__} {_short(values[i])} at {column.where(i)}" for kind, i in of.items()
+        f"{kind.__name__} {_short(values[i])} at {column.locate(i)}" for kind, i in of.items()
     )
     raise SourceError(
         f"{column.place(None)}: labels: {shown}; expected numbers, names, or lists of them, all "
@@ -257,7 +257,9 @@ def _ints(column: _Column) -> _Numbered:
     for i, number in enumerate(values):
         if not -(1 << 63) <= number < 1 << 63 or (known and not 0 <= number < len(known)):
             among = f"0..{len(known) - 1}: there are {len(known)} classes" if known else "64 bits"
-            raise SourceError(f"{column.where(i)}: the label is {_short(number)}; expected {among}")
+            raise SourceError(
+                f"{column.locate(i)}: the label is {_short(number)}; expected {among}"
+            )
     if names and classes is not None:
         known = class_names(place(None), names, classes)
         return column.positions([known.index(names[number]) for number in values]), known
@@ -279,7 +281,7 @@ def _lists(column: _Column) -> _Numbered:
         for i, value in enumerate(values):
             if len(set(value)) < len(value) or not all(0 <= part < len(names) for part in value):
                 raise SourceError(
-                    f"{column.where(i)}: the label is {_short(list(value))}; expected "
+                    f"{column.locate(i)}: the label is {_short(list(value))}; expected "
                     f"different positions of classes, 0..{len(names) - 1}"
                 )
         values = [tuple(names[part] for part in value) for value in values]
@@ -309,7 +311,7 @@ def _are_hot(column: _Column) -> bool:
     for i, value in enumerate(values):
         if has_floats or len(set(value)) < len(value) or not set(value) <= {*range(len(names))}:
             raise SourceError(
-                f"{column.where(i)}: the label is {_short(list(value))}; there are "
+                f"{column.locate(i)}: the label is {_short(list(value))}; there are "
                 f"{len(names)} classes: expected a 0 or 1 for each class in all labels, or "
                 "different positions of classes, or names"
             )
@@ -334,10 +336,10 @@ def _vectors(column: _Column) -> _Numbered:
     for i, value in enumerate(values):
         if len(value) != expected:
             raise SourceError(
-                f"{column.where(i)}: {len(value)} numbers as label; expected {expected}"
+                f"{column.locate(i)}: {len(value)} numbers as label; expected {expected}"
             )
         for part in value:
-            where = f"{column.where(i)}: the label {_short(value)}"
+            where = f"{column.locate(i)}: the label {_short(value)}"
             if dtype is np.float32:
                 check_fits(part, where)
             elif not -(1 << 63) <= part < 1 << 63:
@@ -364,7 +366,7 @@ def labels_of_keys(keys: Sequence[bytes], regex: str, classes: Sequence[str] | N
     def place(position: int | None) -> str:
         return f"label_regex={regex!r}" + ("" if position is None else f" on {keys[position]!a}")
 
-    return labels(column, of_texts(column, place, classes), place, classes=classes)
+    return labels(column, parse_texts(column, place, classes), place, classes=classes)
 
 
 def labels_of_meta(
@@ -409,7 +411,7 @@ def check_fits(value: float, where: str) -> None:
         )
 
 
-def of_texts(column: Distinct, place: Where, classes: Sequence[str] | None) -> list[Any]:
+def parse_texts(column: Distinct, place: Where, classes: Sequence[str] | None) -> list[Any]:
     """The values of a column of text: numbers if all are, or missing; names if in `classes`."""
     texts, named = [text.strip() for text in column.values], {*(classes or ())}
     there = [text for text in texts if not is_missing(text, named)]

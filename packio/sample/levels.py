@@ -26,7 +26,7 @@ def divisor_of(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def among(fields: Mapping[str, str]) -> dict[int, str]:
+def list_levels(fields: Mapping[str, str]) -> dict[int, str]:
     """Divisor → name of the levels among fields of some kinds, the smallest images first."""
     found = {divisor_of(name): name for name, kind in fields.items() if kind == "image"}
     return {d: found[d] for d in sorted((d for d in found if d is not None), reverse=True)}
@@ -42,8 +42,8 @@ def size_at(height: int, width: int, divisor: int) -> tuple[int, int]:
     return -(-height // divisor), -(-width // divisor)
 
 
-def without(record: Record[Field]) -> Record[Field]:
+def drop_levels(record: Record[Field]) -> Record[Field]:
     kept = others(record.fields)
     if len(kept) == len(record.fields):
         return record
-    return record.replaced_fields({name: record.fields[name] for name in kept})
+    return record.replace_fields({name: record.fields[name] for name in kept})

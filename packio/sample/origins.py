@@ -26,7 +26,7 @@ def origin_of(name: str, origins: Origins) -> str | None:
     return None if name in origins else name
 
 
-def renamed(origins: Origins, names: Mapping[str, str]) -> dict[str, str | None]:
+def rename(origins: Origins, names: Mapping[str, str]) -> dict[str, str | None]:
     """The origins of a pack whose fields have got other names, all at once: old name → new name."""
     moved = {origin_of(old, origins): new for old, new in names.items()}
     taken = {**dict.fromkeys(names.values()), **origins}  # None: not under these names any more
@@ -35,26 +35,28 @@ def renamed(origins: Origins, names: Mapping[str, str]) -> dict[str, str | None]
     return {name: given for name, given in found.items() if name != given}
 
 
-def without(origins: Origins, name: str) -> dict[str, str | None]:
+def remove(origins: Origins, name: str) -> dict[str, str | None]:
     """The origins of a pack that has lost a field, or has got other values of it."""
     origin = origin_of(name, origins)
     return {name: None, **origins, **({} if origin is None else {origin: None})}
 
 
-def filled(origins: Origins, name: str) -> dict[str, str | None]:
+def mark_filled(origins: Origins, name: str) -> dict[str, str | None]:
     """The origins of a pack after samples that lacked a field have got values of it."""
     has_same_name = origin_of(name, origins) == name
     return {**origins, name: name} if has_same_name else dict(origins)
 
 
-def shared(each: Sequence[Origins]) -> dict[str, str | None]:
+def intersect(each: Sequence[Origins]) -> dict[str, str | None]:
     """The origins of several packs as one: what is not the same in all is in none."""
     names = {name: None for origins in each for name in origins}
     given = {name: {origins.get(name, name) for origins in each} for name in names}
     return {name: found.pop() if len(found) == 1 else None for name, found in given.items()}
 
 
-def taken(fields: Mapping[str, _T], origins: Origins, asked: Collection[str] = ()) -> dict[str, _T]:
+def take_fields(
+    fields: Mapping[str, _T], origins: Origins, asked: Collection[str] = ()
+) -> dict[str, _T]:
     """The fields of a sample of the source, under the names that the pack has for them.
 
     Fields of the names `asked` are taken as they are, whatever became of them.

@@ -73,13 +73,13 @@ class Sample:
             DecodeError: the bytes are damaged, or do not fit the mode.
         """
         from packio.images.decoders import Decoder
-        from packio.images.frames import oriented
+        from packio.images.frames import orient
 
         try:
             pixels = Decoder(decoder, mode)(self.data, self)
         except DecodeError as error:
             raise type(error)(f"sample {self.index} ({self.key!r}): {error}") from error
-        return oriented(pixels, self.orientation) if exif_orientation else pixels
+        return orient(pixels, self.orientation) if exif_orientation else pixels
 
     def pil(self) -> Image.Image:
         """Decode to a Pillow image in RGB, upright.

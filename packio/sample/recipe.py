@@ -39,13 +39,13 @@ class Recipe:
         return {n: _plain(v) for n, v in values.items() if v != getattr(plain, n)}
 
     @classmethod
-    def of(cls, metadata: Mapping[str, Any]) -> Recipe:
+    def from_metadata(cls, metadata: Mapping[str, Any]) -> Recipe:
         """The recipe in an index's metadata, or the source alone of a container of others."""
         found = metadata.get("recipe") or {"source": (metadata.get("source") or {}).get("kind", "")}
         names = {f.name for f in dataclasses.fields(cls)}
         return cls(**{name: value for name, value in found.items() if name in names})
 
-    def followed_by(self, later: Recipe) -> Recipe:
+    def combine_with(self, later: Recipe) -> Recipe:
         """The recipe of a pack that was made with ``later`` out of a pack of this recipe."""
         patterns = [*self.choice.get("exclude", ()), *later.choice.get("exclude", ())]
         levels = self.levels if later.levels is None else later.levels
@@ -83,7 +83,7 @@ class Recipe:
         ]
 
 
-def merged(recipes: Sequence[Recipe]) -> Recipe:
+def merge_recipes(recipes: Sequence[Recipe]) -> Recipe:
     """The recipe of several packs as one; mixed if they were encoded or chosen in other ways."""
     return functools.reduce(_both, recipes)
 

@@ -124,9 +124,9 @@ class Record(Generic[Value]):
         return self.box_columns.get("labels")
 
     def with_fields(self, **fields: Value) -> Record[Value]:
-        return self.replaced_fields({**self.fields, **fields})
+        return self.replace_fields({**self.fields, **fields})
 
-    def replaced_fields(self, fields: Mapping[str, Value]) -> Record[Value]:
+    def replace_fields(self, fields: Mapping[str, Value]) -> Record[Value]:
         return dataclasses.replace(self, fields=fields)
 
 

@@ -41,9 +41,9 @@ class Flag(str):
 # Name of a field → (the column, file ending or folder that its values come from, kind or None).
 FieldOrigins = Mapping[str, tuple[str, "str | None"]]
 
-FRAMES = ("boxes_frame", "rescale_boxes")  # options of all sources; see `framed`
+FRAMES = ("boxes_frame", "rescale_boxes")  # options of all sources; see `set_frames`
 
-# Position in the listing → the sample. `Listing.described` adds its key, its label and its split.
+# Position in the listing → the sample. `Listing.describe` adds its key, its label and its split.
 # Raises OSError or DecodeError if the sample cannot be read.
 ReadRecord = Callable[[int], Record[Field]]
 L = TypeVar("L", bound="Listing")
@@ -129,13 +129,13 @@ class Listing:
         """Digest of what keys, sizes and labels leave out: the contents, and boxes."""
         return "" if self.rows is None else self.rows.digest()
 
-    def opened(self) -> AbstractContextManager[ReadRecord]:
+    def open_records(self) -> AbstractContextManager[ReadRecord]:
         if self.open is not None:
             return self.open(self.keys if self.rows is None else self.rows)
         from packio.sources import _files
 
         assert self.root is not None  # noqa: S101 (a listing has a root or `open`)
-        return _files.opened(self.root, self.keys)
+        return _files.open_files(self.root, self.keys)
 
     def part(self, positions: range) -> Listing:
         """The listing of consecutive samples, without `unlisted`, `dropped` and `warnings`."""
@@ -150,7 +150,7 @@ class Listing:
         rows = None if self.rows is None else self.rows.take(positions)
         return dataclasses.replace(self, **taken, rows=rows)
 
-    def labelled(self: L, found: Labels) -> L:
+    def with_labels(self: L, found: Labels) -> L:
         """The listing with labels. Samples that lack one beside others become unlisted."""
         kept = self
         if found.missing:
@@ -167,7 +167,7 @@ class Listing:
         names = ("keys", "sizes", "labels", "splits", "files")
         return {n: v for n in names if (v := getattr(self, n)) is not None}
 
-    def changed(self: L, change: Callable[[Record[Field]], Record[Field]]) -> L:
+    def map_records(self: L, change: Callable[[Record[Field]], Record[Field]]) -> L:
         """The listing, whose records a function changes when they are read.
 
         Samples that are files below `root` stay as they are: their records are an image, no more.
@@ -177,7 +177,7 @@ class Listing:
             return self
         return dataclasses.replace(self, open=functools.partial(_changed, self.open, change))
 
-    def described(self, record: Record[Field], position: int) -> Record[Field]:
+    def describe(self, record: Record[Field], position: int) -> Record[Field]:
         """A record with the key, the label and the split that the listing has for the sample."""
         split = None if self.splits is None else int(self.splits[position])
         return dataclasses.replace(
@@ -263,7 +263,7 @@ class Source(Protocol):
 CONTRACT = Source
 
 
-def listed(source: Source, what: Any, context: Context) -> Listing:
+def list_samples(source: Source, what: Any, context: Context) -> Listing:
     """List a path or an object, after a check of the names of options and of fields."""
     if unknown := sorted(set(context.options) - {*source.options, *FRAMES}):
         raise OptionError(f"{', '.join(unknown)}: no option of {source.name}")
@@ -278,12 +278,12 @@ def listed(source: Source, what: Any, context: Context) -> Listing:
         raise SourceError(f"{str(what)!a}: a NUL byte is in it, which no path has")
     pattern = context.option("label_regex")
     if pattern is None:
-        return framed(_tell_hidden(source.listing(what, context)), context.options)
+        return set_frames(_tell_hidden(source.listing(what, context)), context.options)
     if clashing := {"labels", "label_col"} & context.options.keys():
         raise OptionError(f"label_regex and {clashing.pop()}: both say what the labels are")
     found = _tell_hidden(source.listing(what, dataclasses.replace(context, classes=None)))
-    found = found.labelled(labels_of_keys(found.keys, pattern, context.classes))
-    return framed(found, context.options)
+    found = found.with_labels(labels_of_keys(found.keys, pattern, context.classes))
+    return set_frames(found, context.options)
 
 
 def check_choice(name: str, value: Any, *known: str) -> Any:
@@ -293,7 +293,7 @@ def check_choice(name: str, value: Any, *known: str) -> Any:
     return value
 
 
-def counted(what: str, names: Sequence[Any]) -> str:
+def count_names(what: str, names: Sequence[Any]) -> str:
     texts = [os.fsdecode(n) if isinstance(n, bytes) else str(n) for n in dict.fromkeys(names)]
     first = ", ".join(ascii(text)[1:-1] for text in texts[:3])
     return f"{len(names)} {what} ({first}{', …' if len(texts) > 3 else ''})"
@@ -319,14 +319,14 @@ def _tell_hidden(found: Listing) -> Listing:
     return found
 
 
-def framed(listing: L, options: Mapping[str, Any]) -> L:
+def set_frames(listing: L, options: Mapping[str, Any]) -> L:
     """Note where boxes and masks lie, as the options of all sources ``FRAMES`` say."""
     said = check_choice("boxes_frame", options.get("boxes_frame"), "upright", "stored")
     rescales = bool(options.get("rescale_boxes"))
     if said is None and not rescales:
         return listing
     is_upright = None if said is None else said == "upright"
-    return listing.changed(functools.partial(_framed, is_upright, rescales))
+    return listing.map_records(functools.partial(_framed, is_upright, rescales))
 
 
 def _framed(is_upright: bool | None, rescales: bool, record: Record[Field]) -> Record[Field]:
@@ -336,7 +336,7 @@ def _framed(is_upright: bool | None, rescales: bool, record: Record[Field]) -> R
     return dataclasses.replace(record, frame=frame)
 
 
-def wanted_fields(given: Mapping[str, Any] | None) -> dict[str, tuple[str, str | None]]:
+def parse_fields(given: Mapping[str, Any] | None) -> dict[str, tuple[str, str | None]]:
     found: dict[str, tuple[str, str | None]] = {}
     for name, value in (given or {}).items():
         origin, kind = (value, None) if isinstance(value, str) else value

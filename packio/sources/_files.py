@@ -225,7 +225,7 @@ def folder_opened(path: str | os.PathLike[str]) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def opened(root: str | os.PathLike[str], keys: Sequence[bytes]) -> Iterator[ReadRecord]:
+def open_files(root: str | os.PathLike[str], keys: Sequence[bytes]) -> Iterator[ReadRecord]:
     with contextlib.ExitStack() as stack:
         try:
             descriptor = stack.enter_context(folder_opened(root))
@@ -251,7 +251,7 @@ def check_head(head: bytes, size: int) -> None:
     try:
         Image.open(io.BytesIO(head)).close()
     except UnidentifiedImageError as error:
-        raise encodings.unidentified(head, size) from error
+        raise encodings.unidentified_error(head, size) from error
     except Exception:  # noqa: BLE001, S110 (a plugin needs more than the head: read the file)
         pass
 

@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 from packio.errors import OptionError, SourceError
 from packio.images import encodings
 from packio.sample import fields
-from packio.sample.labelling import class_names, told_order
+from packio.sample.labelling import class_names, remark_on_order
 from packio.sample.record import MASK
-from packio.sources import Context, Listing, _files, counted
+from packio.sources import Context, Listing, _files, count_names
 from packio.sources._records import attach_records
 from packio.system.files import check_of_file
 
@@ -113,7 +113,7 @@ def _are_masks(keys: Sequence[bytes], read: Callable[[bytes], bytes]) -> bool:
         return False
 
 
-def in_order(keys: Iterable[bytes], names: Sequence[str]) -> tuple[list[bytes], list[int]]:
+def sort_keys(keys: Iterable[bytes], names: Sequence[str]) -> tuple[list[bytes], list[int]]:
     """Sort the keys that begin with a class folder; return the keys and their labels."""
     label_of = {name: label for label, name in enumerate(names)}
 
@@ -133,13 +133,13 @@ def warn_of_folders(
     keys, names = result.keys, result.classes
     if beside:
         told = "images beside the class folders belong to no class"
-        result.warnings.append(counted(told, beside))
+        result.warnings.append(count_names(told, beside))
     if len(names) == 1 and keys and all(key.count(b"/") > 1 for key in keys):
         result.warnings.append(
             f"all images are of one class, {names[0]!a}; to make classes of the folders in it: "
             f"{command(names[0])}"
         )
-    if context.classes is None and (remark := told_order(names)):
+    if context.classes is None and (remark := remark_on_order(names)):
         result.warnings.append(remark)
     labels = result.labels if result.labels is not None else []
     full = {names[label] for label in set(labels)}
@@ -182,7 +182,7 @@ def _endings(context: Context) -> dict[str, str]:
     }
 
 
-def with_fields(found: Listing, context: Context) -> Listing:
+def add_fields(found: Listing, context: Context) -> Listing:
     if not context.fields or not found.keys:
         return found
     root = os.fspath(found.root or "")
@@ -229,7 +229,7 @@ def tell_others(found: Listing) -> None:
             )
 
 
-def told_masks(found: Listing) -> Iterator[str]:
+def remark_on_masks(found: Listing) -> Iterator[str]:
     """Say how to pack pairs, if one of the first files is named as the mask of another."""
     keys = [] if found.root is None or found.files is not None else found.keys[:_LOOKED_AT]
     images = {_stem(key): key for key in keys}

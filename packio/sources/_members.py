@@ -69,7 +69,7 @@ class Entry(NamedTuple):
     problem: str  # why the member cannot be read; "" if it can
 
 
-def of_tar(descriptor: int, start: int, size: int) -> Iterator[Entry]:
+def list_tar(descriptor: int, start: int, size: int) -> Iterator[Entry]:
     window, end = _Window(descriptor, start, size), -1
     try:
         tar = tarfile.TarFile(fileobj=window, encoding="utf-8", errors="surrogateescape")
@@ -138,7 +138,7 @@ def _check_end(window: _Window, position: int) -> None:
             )
 
 
-def of_zip(descriptor: int) -> Iterator[Entry]:
+def list_zip(descriptor: int) -> Iterator[Entry]:
     """Yield the members of a zip archive, in the order of its directory."""
     size = os.fstat(descriptor).st_size
     try:
@@ -175,7 +175,7 @@ def _zip_problem(info: zipfile.ZipInfo, size: int) -> str:
     return ""
 
 
-def read(descriptor: int, extent: Extent, *, is_image: bool = False) -> bytes:
+def read_member(descriptor: int, extent: Extent, *, is_image: bool = False) -> bytes:
     if extent.size > _files.MAX_BYTES:
         raise DecodeError(f"{extent.size} bytes; the limit is {_files.MAX_BYTES:,}")
     start = extent.offset
@@ -226,7 +226,7 @@ def readable(
                 if start.startswith(magic):
                     advice = f"unpack it: {command} < {shlex.quote(str(path))} > unpacked.tar; "
                     return _unpacked(path, file, unpack, advice, scratch), advice
-        return ListedFile.of(path), ""
+        return ListedFile.stat(path), ""
     except OSError as error:
         check_of_file(error, path)
         raise SourceError(f"{path}: {error.strerror}; expected an archive of images") from error

@@ -116,7 +116,7 @@ def record_of(
     )  # fmt: skip
 
 
-def resolved(fields: FieldOrigins, cells: Mapping[str, Iterable[Any]]) -> FieldOrigins:
+def resolve_kinds(fields: FieldOrigins, cells: Mapping[str, Iterable[Any]]) -> FieldOrigins:
     """Give each field of text a kind, as the column's first text says: ``a.png`` is a file."""
     found = dict(fields)
     for name, (column, kind) in fields.items():
@@ -128,11 +128,11 @@ def resolved(fields: FieldOrigins, cells: Mapping[str, Iterable[Any]]) -> FieldO
     return found
 
 
-def resolved_by(fields: FieldOrigins, item: Any) -> FieldOrigins:
+def resolve_kinds_by(fields: FieldOrigins, item: Any) -> FieldOrigins:
     if all(kind is not None for _, kind in fields.values()):
         return fields
     members = {str(name): value for name, value in _members(item).items()}
-    return resolved(fields, {n: [members.get(column)] for n, (column, _) in fields.items()})
+    return resolve_kinds(fields, {n: [members.get(column)] for n, (column, _) in fields.items()})
 
 
 class Item(NamedTuple):
@@ -216,7 +216,7 @@ def _members(item: Any) -> dict[Any, Any]:
 def _image(value: Any) -> Field:
     """The image of an item. Pixels stay raw: if all images have one shape, the pack is raw."""
     if _values.path_of(value) is not None or _values.is_encoded(value):
-        return Field("image", _values.encoded(value))
+        return Field("image", _values.encode(value))
     return Field("image", *_values.raw_planes(value))
 
 

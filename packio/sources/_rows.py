@@ -39,7 +39,7 @@ def each_of(
     file: ListedFile | ScratchFile, read: Callable[..., Record[Field]], *args: Any
 ) -> Iterator[ReadRecord]:
     """Make `Listing.open` of a function that reads rows from one file."""
-    with file.opened() as descriptor:
+    with file.open() as descriptor:
         yield functools.partial(read, descriptor, *args)
 
 
@@ -52,11 +52,11 @@ class ListedFile(NamedTuple):
 
     @property
     def url(self) -> Url | None:
-        return urls.of(self.path)
+        return urls.parse(self.path)
 
     @staticmethod
-    def of(path: str | os.PathLike[str]) -> ListedFile:
-        if (url := urls.of(path)) is not None:
+    def stat(path: str | os.PathLike[str]) -> ListedFile:
+        if (url := urls.parse(path)) is not None:
             facts = stores.file_facts(url)
             stamp = hashlib.sha256(facts.version.encode()).digest()[:7]
             return ListedFile(os.fspath(url), facts.size, int.from_bytes(stamp, "little"))
@@ -65,14 +65,14 @@ class ListedFile(NamedTuple):
 
     def check(self, status: os.stat_result | None = None) -> None:
         if status is None:
-            is_same = ListedFile.of(self.path) == self
+            is_same = ListedFile.stat(self.path) == self
         else:
             is_same = (status.st_size, status.st_mtime_ns) == self[1:]
         if not is_same:
             raise SourceError(f"{self.path}: changed after it was listed; run again")
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[int]:
+    def open(self) -> Iterator[int]:
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -112,7 +112,7 @@ class ScratchFile:
 
     def __reduce__(self) -> tuple[object, ...]:
         if self._name is not None:
-            return ListedFile, tuple(ListedFile.of(self._name))
+            return ListedFile, tuple(ListedFile.stat(self._name))
         status = os.fstat(self._file.fileno())
         path = f"/proc/{os.getpid()}/fd/{self._file.fileno()}"
         return ListedFile, (path, status.st_size, status.st_mtime_ns)
@@ -126,11 +126,11 @@ class ScratchFile:
         with self._room():
             self._file.flush()
 
-    def opened(self) -> AbstractContextManager[int]:
+    def open(self) -> AbstractContextManager[int]:
         return contextlib.nullcontext(self._file.fileno())
 
     @contextlib.contextmanager
-    def named(self, path: Path) -> Iterator[None]:
+    def copy_to(self, path: Path) -> Iterator[None]:
         """Copy the file to a path, so that other machines can open it, until the ``with`` ends."""
         try:
             with self._room():

@@ -66,9 +66,9 @@ def field(value: Any, kind: str | None, root: str | os.PathLike[str] = "") -> Fi
     if kind == "image" or (kind is None and (is_pillow(value) or is_file(value))):
         return _image_field(value)
     if kind == "array" and is_encoded(value):
-        fields.decode_array(encoded(value))
+        fields.decode_array(encode(value))
     if is_encoded(value):
-        return Field(kind or "bytes", encoded(value))
+        return Field(kind or "bytes", encode(value))
     return fields.encode(value, kind)
 
 
@@ -119,7 +119,7 @@ def kind_of_text(text: str, *, is_path: bool = False) -> str:
 
 def _image_field(value: Any) -> Field:
     if is_encoded(value):
-        return Field("image", encoded(value))
+        return Field("image", encode(value))
     planes, facts = raw_planes(value)
     if not fits_png(facts):
         raise DecodeError(f"pixels are {facts.dtype}, {facts.channels} channels; take kind 'array'")
@@ -166,7 +166,7 @@ def file_bytes(path: str) -> bytes:
     return _files.whole_file(None, os.fsencode(path))
 
 
-def encoded(value: Any) -> bytes:
+def encode(value: Any) -> bytes:
     data, path = value.get("bytes") if is_file(value) else value, path_of(value)
     if path is not None and (data is value or data is None):
         return file_bytes(path)
@@ -242,7 +242,7 @@ def _png(pixels: np.ndarray) -> bytes:
 def mask_bytes(value: Any) -> bytes:
     """Bytes of a mask: class ids become a PNG of 8 or 16 bits, an encoded mask stays as it is."""
     if is_encoded(value) or path_of(value) is not None:
-        data = encoded(value)
+        data = encode(value)
         encodings.read_facts(data)
         return data
     if is_pillow(value) and value.mode not in _MASK_MODES:

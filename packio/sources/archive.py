@@ -78,7 +78,7 @@ class ArchiveSource(Source):
         has_list = context.option("labels") is not None
         archive, advice = _members.readable(path, context.scratch)
         result = Listing(self.name, None, classes=[*(context.classes or ())])
-        with archive.opened() as descriptor:
+        with archive.open() as descriptor:
             if _is_webdataset(_companions(descriptor)[0]):
                 raise SourceError(
                     f"{path}: a WebDataset, with samples of several files; {advice}"
@@ -100,13 +100,13 @@ class ArchiveSource(Source):
             classes = sorted(map(os.fsdecode, folders))
             names = _folders.find_classes(str(path), classes, context, command_of)
             beside = [key for key in keys if b"/" not in key]
-            keys, labels = _folders.in_order(keys, names)
+            keys, labels = _folders.sort_keys(keys, names)
             result = dataclasses.replace(result, keys=keys, labels=labels, classes=names)
             _folders.warn_of_folders(str(path), result, classes, beside, context, command_of)
             if top_folder is None:
-                with archive.opened() as descriptor:
+                with archive.open() as descriptor:
                     masks = _folders.masks_among(
-                        keys, lambda key: _members.read(descriptor, found[top + key])
+                        keys, lambda key: _members.read_member(descriptor, found[top + key])
                     )
                 if masks:
                     raise SourceError(
@@ -152,7 +152,7 @@ def _companions(descriptor: int) -> tuple[set[str], bool]:
     names = []
     with contextlib.suppress(DecodeError):  # damaged, or no tar archive: `listing` says so
         if not _is_zip(descriptor):
-            members = _members.of_tar(descriptor, 0, os.fstat(descriptor).st_size)
+            members = _members.list_tar(descriptor, 0, os.fstat(descriptor).st_size)
             names = [member.name.lower() for member in itertools.islice(members, _PEEK)]
     found, in_folders = set[str](), False
     for stem, group in itertools.groupby(names, _stem):
@@ -252,17 +252,17 @@ def _all_members(path: Path, descriptor: int, result: Listing) -> Iterator[_memb
     if _is_zip(descriptor):
         members = (
             m._replace(name=m.name.replace(b"\\", b"/")) if b"/" not in m.name else m
-            for m in _members.of_zip(descriptor)
+            for m in _members.list_zip(descriptor)
         )
     else:
-        members = _members.of_tar(descriptor, 0, os.fstat(descriptor).st_size)
+        members = _members.list_tar(descriptor, 0, os.fstat(descriptor).st_size)
     for member in _until_damage(members, os.fsencode(path.name), result):
         extent, inner = member.extent, member.name.lower().endswith(b".tar")
         if not inner or member.problem or extent.method != _members.TAR:
             yield member
             continue
         folder = member.name[: -len(b".tar")]
-        below = _members.of_tar(descriptor, extent.offset, extent.size)
+        below = _members.list_tar(descriptor, extent.offset, extent.size)
         for found in _until_damage(below, member.name, result):
             yield found._replace(name=folder + b"/" + found.name)
 
@@ -306,5 +306,7 @@ def _read(descriptor: int, kinds: Mapping[str, str], rows: Rows, position: int) 
         extent = _members.Extent(*column[position].tolist())
         if extent != _members.NOWHERE:
             is_image = kinds[name] in ("image", "mask")
-            found[name] = Field(kinds[name], _members.read(descriptor, extent, is_image=is_image))
+            found[name] = Field(
+                kinds[name], _members.read_member(descriptor, extent, is_image=is_image)
+            )
     return Record(b"", found, frame=Frame())

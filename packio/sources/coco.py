@@ -41,7 +41,7 @@ from packio.errors import OptionError, SourceError
 from packio.sample.labelling import Labels, class_names, is_number
 from packio.sample.record import Frame
 from packio.sources import Context, Listing, Source, _files, check_choice, command
-from packio.sources._records import Annotations, attach_records, resolved
+from packio.sources._records import Annotations, attach_records, resolve_kinds
 from packio.sources.tables import columns
 
 _OPTIONS = {
@@ -111,7 +111,7 @@ class Coco(Source):
         paths = [*keys.values()]
         sizes = _files.sizes(folder, paths)
         result = dataclasses.replace(result, root=folder, keys=paths, sizes=sizes, classes=names)
-        result = attach_records(result, folder, resolved(context.fields, cells), cells, own)
+        result = attach_records(result, folder, resolve_kinds(context.fields, cells), cells, own)
         if not numbers or members & _SHAPES or not data["annotations"]:
             return result
         return _labelled(result, [*entries.values()], numbers)
@@ -166,7 +166,7 @@ def _labelled(
     missing = {i: f"no label: {len(found)} categories without boxes; expected one"
                for i, found in enumerate(each) if len(found) != 1}  # fmt: skip
     values = [label for found in each if len(found) == 1 for label in found]
-    return result.labelled(Labels(values or None, result.classes, missing))
+    return result.with_labels(Labels(values or None, result.classes, missing))
 
 
 def _loaded(path: Path) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from packio.sources.tables import columns
 TABLE, HEAD = "packio.jsonl", "packio.json"
 
 
-class Extracted(Source):
+class ExtractedSource(Source):
     options = MappingProxyType({"label_col": "member of the metadata that is the label"})
     priority = -1  # the folder is an image folder too, and the table is a list of images
 
@@ -59,12 +59,12 @@ class Extracted(Source):
         if classes and any("boxes/labels" in line for line in lines):
             raise OptionError(f"{folder}: label_col={label_col!r}: its boxes have classes already")
         table, metas = str(folder / TABLE), (line.get("meta") for line in lines)
-        return result.labelled(labels_of_meta(
+        return result.with_labels(labels_of_meta(
             metas, label_col, lambda i: table if i is None else f"{table}:{i + 1}", context.classes
         ))  # fmt: skip
 
 
-SOURCE = Extracted()
+SOURCE = ExtractedSource()
 
 
 def _parsed(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -46,7 +46,7 @@ class FlatFolder(Source):
             raise SourceError(f"{path}/: no images; {_files.EXPECTED}{hint}")
         keys, sizes = [key for key, _ in found], [size for _, size in found]
         result = dataclasses.replace(result, keys=keys, sizes=sizes)
-        result = _folders.with_fields(lines.label_images(result, context), context)
+        result = _folders.add_fields(lines.label_images(result, context), context)
         _folders.tell_others(result)
         return result
 

@@ -61,7 +61,7 @@ class ImageFolder(Source):
         _folders.warn_of_folders(str(path), result, folders, beside, context, command_of)
         if masks := _folders.masks_among(result.keys, _files.reader(path)):
             result.warnings.append(masks.told)
-        result = _folders.with_fields(result, context)
+        result = _folders.add_fields(result, context)
         _folders.tell_others(result)
         return result
 

@@ -36,7 +36,7 @@ from packio.sample import labelling
 from packio.sample.labelling import Distinct, Labels, hashable, is_number
 from packio.sample.record import IMAGE, Field, Record
 from packio.sources import Context, Listing, Rows, Source, _files, _folders, _values, command
-from packio.sources._records import Roles, resolved
+from packio.sources._records import Roles, resolve_kinds
 from packio.sources._rows import each_of
 from packio.sources.tables import columns, lines
 
@@ -80,7 +80,7 @@ class Manifest(Source):
         table = lines.table(path, context.option("delimiter"), context.option("charset"))
         content = _Content(table, context)
         folder = os.fspath(context.option("root", path.parent))
-        paths, remarks = content.with_files(folder, context.option("ext"))
+        paths, remarks = content.resolve_files(folder, context.option("ext"))
         root, keys = columns.relative(paths, folder)
         found = content.labels(context.classes, context.option("label_sep"))
         try:
@@ -106,8 +106,8 @@ class Manifest(Source):
             )
         if os.path.isdir(source):
             _check_folder(path, result, context, has_labels=found.values is not None)
-        found = content.numbered(found)
-        return content.with_more(result, folder).labelled(found)
+        found = content.number_labels(found)
+        return content.attach_columns(result, folder).with_labels(found)
 
 
 SOURCE = Manifest()
@@ -267,7 +267,7 @@ class _Content:
             if separator:
                 values = [_separated(value, separator, classes or ()) for value in values]
             elif self._table.delimiter:
-                values = labelling.of_texts(self._values, self._place, classes)
+                values = labelling.parse_texts(self._values, self._place, classes)
             return labelling.labels(self._values, values, self._place, classes=classes)
         known = list(classes if classes is not None else self.label_cols)
         if set(known) != set(self.label_cols):
@@ -284,14 +284,14 @@ class _Content:
                    for i in np.flatnonzero(blank).tolist()}  # fmt: skip
         return Labels(vectors[~blank], known, missing)
 
-    def numbered(self, found: Labels) -> Labels:
+    def number_labels(self, found: Labels) -> Labels:
         if self._objects is not None:
-            self._objects, found = columns.numbered(
+            self._objects, found = columns.number_labels(
                 self._objects, self._categories, None, self._context.classes, found, self._where
             )
         return found
 
-    def with_files(self, folder: str, ending: str | None) -> tuple[list[str], list[str]]:
+    def resolve_files(self, folder: str, ending: str | None) -> tuple[list[str], list[str]]:
         """The paths, changed so that some of the first are files, and a line that says how."""
         paths = _with_endings(self._paths, ending)
         tried = [(paths, "")]
@@ -332,13 +332,13 @@ class _Content:
     def _place(self, position: int | None) -> str:
         return self._where if position is None else f"{self._where}:{self._lines[position]}"
 
-    def with_more(self, result: Listing, folder: str) -> Listing:
+    def attach_columns(self, result: Listing, folder: str) -> Listing:
         """The listing, whose records have fields and metadata, if there are further columns."""
         asked, table = self._context.fields, self._table
         has_meta = bool(self._present - self.used)
         if not (has_meta or asked):
             return result
-        fields, odd = resolved(asked, self._cells), frozenset[str]()
+        fields, odd = resolve_kinds(asked, self._cells), frozenset[str]()
         if self._has_backslashes:
             odd = frozenset(column for column, kind in fields.values() if kind != "text")
             for cells in self._cells.values():

@@ -52,7 +52,7 @@ def list_packs(packs: Sequence[Pack], classes: Sequence[str] | None = None) -> P
     names = list(all_classes(p.classes for p in packs) if classes is None else classes)
     moves = [_relabelling(p, names) for p in packs]
     edges = np.cumsum([0, *map(len, packs)]).tolist()
-    splits, split_names = joined_splits(packs)
+    splits, split_names = join_splits(packs)
     digest = packs[0].digest
     if len(packs) > 1:
         digest = hashlib.sha256(" ".join(p.digest for p in packs).encode()).hexdigest()
@@ -79,7 +79,7 @@ def _left_out(pack: Pack) -> list[tuple[bytes, str]]:
     return found + more * [(b"", f"bad, too; the index of {pack.path} lists the first ones only")]
 
 
-def prefixed(listing: PackListing, prefixes: Sequence[bytes]) -> PackListing:
+def prefix_keys(listing: PackListing, prefixes: Sequence[bytes]) -> PackListing:
     """The listing with something put before the keys of each pack; b"": nothing."""
     if not any(prefixes):
         return listing
@@ -111,7 +111,7 @@ def _labels_of_packs(
     return labels.tolist() if labels.ndim == 1 else labels
 
 
-def joined_splits(packs: Sequence[Pack]) -> tuple[np.ndarray | None, list[str]]:
+def join_splits(packs: Sequence[Pack]) -> tuple[np.ndarray | None, list[str]]:
     """The split of each sample, (N,) uint8, or None, and the names."""
     each = [_splits_of(p) for p in packs]
     names = all_classes(each)
@@ -186,7 +186,7 @@ class Reading:
                 record = record.with_fields(**_levels(pack, place))
         except IntegrityError as error:
             raise DecodeError(str(error)) from error
-        return self.moves[number].record(without_unknown(record))
+        return self.moves[number].record(drop_unknown(record))
 
 
 def _levels(pack: Pack, place: int) -> dict[str, Field]:
@@ -201,7 +201,7 @@ def _levels(pack: Pack, place: int) -> dict[str, Field]:
     return found
 
 
-def without_unknown(record: Record[Field]) -> Record[Field]:
+def drop_unknown(record: Record[Field]) -> Record[Field]:
     """The record without facts that the index does not know. Packing reads such facts again."""
     unknown = {
         name: field._replace(facts=None)
@@ -247,7 +247,7 @@ class PackSource(Source):
             found = _of_samples(samples, classes or [])
         if len(set(found.keys)) != len(found.keys):
             raise OptionError("several samples have the same key; expected each key once")
-        return renamed(found, [samples], context.fields)
+        return rename_fields(found, [samples], context.fields)
 
 
 SOURCE = PackSource()
@@ -257,18 +257,20 @@ def _relabelled(listing: L, pack: Pack, label_col: str, classes: Sequence[str] |
     if pack.classes and "boxes/labels" in pack.index_file:
         raise OptionError(f"{pack.path}: label_col={label_col!r}: its boxes have classes already")
     metas, path = map(pack.meta, range(len(pack))), str(pack.path)
-    return listing.labelled(labels_of_meta(
+    return listing.with_labels(labels_of_meta(
         metas, label_col, lambda i: path if i is None else f"{path}: {pack.key(i)!a}", classes
     ))  # fmt: skip
 
 
-def renamed(listing: L, each: Sequence[Sequence[Sample]], fields: Mapping[str, Any] | None) -> L:
+def rename_fields(
+    listing: L, each: Sequence[Sequence[Sample]], fields: Mapping[str, Any] | None
+) -> L:
     """The listing of packs, or of sequences of `Sample`, whose fields have other names."""
-    if not (asked := sources.wanted_fields(fields)):
+    if not (asked := sources.parse_fields(fields)):
         return listing
     _check_fields(dict(pair for samples in each for pair in _kinds(samples)), asked)
     names = {origin: name for name, (origin, _) in asked.items()}
-    return listing.changed(functools.partial(_renamed, names))
+    return listing.map_records(functools.partial(_renamed, names))
 
 
 def _of_samples(samples: Sequence[Sample], classes: list[str]) -> Listing:

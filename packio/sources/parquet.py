@@ -36,7 +36,7 @@ from packio.packs import recognising
 from packio.sample.labelling import Distinct, Labels, labels
 from packio.sample.record import IMAGE, MASK, Field, Record
 from packio.sources import Context, FieldOrigins, Listing, Rows, Source, _values
-from packio.sources._records import Roles, resolved
+from packio.sources._records import Roles, resolve_kinds
 from packio.sources._rows import each
 from packio.sources.tables import columns as tables
 from packio.sources.tables import parquet_files
@@ -61,7 +61,7 @@ class Parquet(Source):
     takes_fields = True
 
     def recognise(self, path: Path) -> bool:
-        if (url := urls.of(path)) is not None:
+        if (url := urls.parse(path)) is not None:
             return url.suffix.lower() == _PARQUET or bool(not url.suffix and _at_url(url))
         if os.path.isfile(path):
             return path.suffix.lower() in _SUFFIXES
@@ -74,14 +74,14 @@ class Parquet(Source):
         columns = _columns(footers[0], *asked, context.fields, context.option("box_format"))
         for footer in footers[1:]:
             _check_alike(footers[0], footer, columns)
-        columns = columns._replace(fields=resolved(columns.fields, _texts(footers, columns)))
+        columns = columns._replace(fields=resolve_kinds(columns.fields, _texts(footers, columns)))
         places = [footer.file for footer in footers]
         counts = [place.rows for place in places]
         if not sum(counts):
             raise SourceError(f"{path}: no rows")
         found = _labels(footers, columns, context.classes)
         if (column := columns.objects) is not None:
-            column, found = tables.numbered(
+            column, found = tables.number_labels(
                 column,
                 (c for cell in _cells(footers, column.name) for c in tables.categories(cell)),
                 _class_names(footers[0], column.name), context.classes, found, str(path),
@@ -91,7 +91,7 @@ class Parquet(Source):
         reader = parquet_files.ParquetRows(places, columns.read)
         digest = hashlib.sha256(b"".join(f.digest for f in footers) + repr(columns).encode())
         parts = [np.stack([np.full(n, i), np.arange(n)], axis=1) for i, n in enumerate(counts)]
-        folder = None if urls.of(path) is not None else os.path.dirname(places[0].path)
+        folder = None if urls.parse(path) is not None else os.path.dirname(places[0].path)
         files = [(os.fsencode(os.path.basename(place.path)),) for place in places]
         each_file = [file for file, n in zip(files, counts, strict=True) for _ in range(n)]
         further = {name: origin for name, origin in columns.fields.items() if name != IMAGE}
@@ -105,7 +105,7 @@ class Parquet(Source):
             files=None if folder is None else each_file,
             rows=Rows({"place": np.concatenate(parts)}, digest.hexdigest()),
             open=functools.partial(each, _read, reader, columns),
-        ).labelled(found)  # fmt: skip
+        ).with_labels(found)  # fmt: skip
 
 
 SOURCE = Parquet()
@@ -128,14 +128,14 @@ def _at_url(url: Url) -> list[Path]:
         return [Url(name) for name in names]
     with urls.errors_as(ReadError, url):
         for folder in (url, url / "data"):
-            found = [folder / name for name in sorted(stores.of_url(folder).list(deep=False))]
+            found = [folder / name for name in sorted(stores.open_url(folder).list(deep=False))]
             if chosen := [path for path in found if path.suffix.lower() == _PARQUET]:
                 return list(chosen)
     return []
 
 
 def _found(path: Path) -> list[Path]:
-    if (url := urls.of(path)) is not None:
+    if (url := urls.parse(path)) is not None:
         return _at_url(url)
     if os.path.isfile(path):
         return [path]

@@ -29,12 +29,12 @@ class RemoteFolder(Source):
     options = _files.OPTIONS
 
     def recognise(self, path: Path) -> bool:
-        return urls.of(path) is not None
+        return urls.parse(path) is not None
 
     def listing(self, source: Any, context: Context) -> Listing:
         url, is_image = urls.place(source), _files.image_test(context)
         with urls.errors_as(ReadError, url):
-            found = stores.at(url).list()
+            found = stores.open_store(url).list()
         result = Listing(self.name, None)
         images = [
             os.fsencode(key) for key in found  # no place holders of folders
@@ -50,7 +50,7 @@ class RemoteFolder(Source):
         if not any(b"/" in key for key in images):
             what = f"{len(found)} objects, no images in class folders" if found else "nothing there"
             raise SourceError(f"{url}/: {what}; expected {_folders.LAYOUT}; {_files.EXPECTED}")
-        keys, labels = _folders.in_order(images, names)
+        keys, labels = _folders.sort_keys(images, names)
         objects = [found[os.fsdecode(key)] for key in keys]
         sizes = [None if facts.size < 0 else facts.size for facts in objects]
         versions = "".join(f"{facts.version}\n" for facts in objects).encode()
@@ -76,7 +76,7 @@ def _read(url: urls.Url, rows: Rows, position: int) -> Record[Field]:
         raise DecodeError(f"{size} bytes; the limit is {_files.MAX_BYTES:,}")
     try:
         facts = Facts(-1 if size is None else size)
-        return image_record(stores.of_url(url).whole(key, facts))
+        return image_record(stores.open_url(url).whole(key, facts))
     except (urls.LengthError, IntegrityError) as error:
         raise DecodeError(f"changed after it was listed: {error}") from error
     except (FileNotFoundError, PermissionError):

@@ -217,7 +217,7 @@ class _ItemsAside:
         try:
             if isinstance(value, Exception):
                 raise value
-            self._fields = _records.resolved_by(self._fields, value)
+            self._fields = _records.resolve_kinds_by(self._fields, value)
             item = _records.item_of(value, self._fields, self._label_col, self._box_format)
         except MemoryError:
             raise
@@ -268,7 +268,7 @@ class _ItemsAside:
             SOURCE.name, None, self._unique_keys(), self._sizes.tolist(), None, [],
             unlisted=self._bad, warnings=warnings, rows=rows,
             open=functools.partial(each_of, self._scratch, _read, as_png, self._has_meta, order),
-        ).labelled(found)  # fmt: skip
+        ).with_labels(found)  # fmt: skip
 
     def _labelled(self, classes: _Classes, warnings: list[str]) -> tuple[Labels, np.ndarray | None]:
         values, names, asked = self._labels.values, classes.names, self._context.classes

@@ -33,7 +33,7 @@ import numpy as np
 from packio import registry
 from packio.errors import DecodeError, PackioError, SourceError
 from packio.sample.record import Frame
-from packio.sources import Context, Listing, Source, _files, _folders, counted
+from packio.sources import Context, Listing, Source, _files, _folders, count_names
 from packio.sources._detections import OPTIONS, Objects, listing_of, objects_of, small_file
 
 _EXPECTED = "a data.yaml, or a folder with images/ and labels/"
@@ -94,7 +94,7 @@ class Yolo(Source):
         parse = functools.partial(_objects, names=names, points=config.points, told=told)
         whole = all(part.is_dir() for _, part in config.parts)  # no lists, which leave images out
         found = objects_of(files, parse, result, lambda file: whole and bool(_has_boxes(file)))
-        result.warnings.extend(counted(_MESSAGES[n], told[n]) for n in _MESSAGES if n in told)
+        result.warnings.extend(count_names(_MESSAGES[n], told[n]) for n in _MESSAGES if n in told)
         if names is None:
             result.warnings.append("no data.yaml, no classes.txt: classes are called by numbers")
             seen = {int(name) for objects in found.values() for name in objects.names}

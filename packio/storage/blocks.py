@@ -40,7 +40,7 @@ from packio.storage.store import Facts
 from packio.storage.urls import Url
 from packio.system.files import temporary_name
 from packio.system.locks import file_lock
-from packio.system.mapping import Length, Status, mapped
+from packio.system.mapping import Length, Status, map_file
 from packio.system.pools import ThreadPool
 
 _HEAD = 64 << 10  # bytes that are asked for first: most headers fit in
@@ -57,12 +57,12 @@ class CachedIndex:
     def __init__(self, url: Url, found: Facts, path: Path) -> None:
         self._url, self._size, self._path = url, found.size, path
         self._arguments = url, found, path
-        self._store = stores.of_url(url, [""], [found.size], {"": found.tag})
+        self._store = stores.open_url(url, [""], [found.size], {"": found.tag})
         self._seal = -(-found.size // mmap.PAGESIZE) * mmap.PAGESIZE
         self._marks = self._seal + _SEAL.size
         with _no_room(path):
             self._file, self._sums = self._opened() or self._made_once()
-            self.content = mapped(self._file, found.size).data
+            self.content = map_file(self._file, found.size).data
         least = self._marks + len(self._sums)
         remedy = "open the pack anew: what is missing comes again"
         self.length: Length = Length(path, least, Status(self._file), remedy, is_ours=True)

@@ -26,7 +26,7 @@ from typing import Any
 from packio import registry
 from packio.errors import MissingPackageError, OptionError, ReadError
 from packio.storage import urls
-from packio.storage.remote_store import RemoteStore, by_name
+from packio.storage.remote_store import RemoteStore, index_by_name
 from packio.storage.store import Facts
 from packio.system import interrupts
 from packio.system.locks import ForkSafeLock
@@ -61,7 +61,7 @@ class FsspecStore(RemoteStore):
                     raise ReadError(f"{self.root}: redirects lead around in a loop") from error
                 return None
 
-        return urls.retried(ask)
+        return urls.retry(ask)
 
     def list(self, *, deep: bool = True) -> dict[str, Facts]:
         def ask() -> dict[str, Facts]:
@@ -76,10 +76,10 @@ class FsspecStore(RemoteStore):
                     found = [(e["name"], e) for e in listed if e["type"] == "file"]
             except (FileNotFoundError, NotADirectoryError):
                 return {}
-            inner = by_name(found, path)
+            inner = index_by_name(found, path)
             return {urls.name_of(self.root, text): _facts(entry) for text, entry in inner.items()}
 
-        return urls.retried(ask)
+        return urls.retry(ask)
 
     def whole(self, name: str, facts: Facts) -> bytes:
         """See `RemoteStore.whole`; a byte more would mean that the object has grown."""
@@ -108,7 +108,7 @@ class FsspecStore(RemoteStore):
                 raise OSError(f"{url}: {found.size if found else 0} of {size} bytes have arrived")
             return found
 
-        return urls.retried(attempt)
+        return urls.retry(attempt)
 
     def remove(self, name: str) -> None:
         def attempt() -> None:
@@ -116,7 +116,7 @@ class FsspecStore(RemoteStore):
             with contextlib.suppress(FileNotFoundError):
                 fs.rm_file(path)
 
-        urls.retried(attempt)
+        urls.retry(attempt)
 
 
 def _write(fs: Any, path: str, data: bytes | Path) -> None:
@@ -242,4 +242,4 @@ def _read(fs: Any, path: str, start: int, stop: int | None, length: int | None) 
             raise urls.LengthError(f"{len(data)} bytes came instead of {length}")
         return data
 
-    return urls.retried(ask)
+    return urls.retry(ask)

@@ -6,7 +6,7 @@ version. ``If-Match`` asks for the version of the object that was there when the
 an object that was replaced is an error, not wrong bytes.
 
 What plain HTTP cannot do as fsspec's settings say (proxies, requester pays, own certificates) is
-left to fsspec: see `packio.storage.stores.at`. So are the folders of web servers.
+left to fsspec: see `packio.storage.stores.open_store`. So are the folders of web servers.
 
 Source: RFC 9110, sections 13.1.1 (If-Match), 14.2 (Range) and 15.
 """
@@ -68,18 +68,18 @@ class HttpStore(FsspecStore):
         return found
 
     def facts(self, name: str) -> Facts | None:
-        return urls.retried(lambda: self._facts(self._url(name)))
+        return urls.retry(lambda: self._facts(self._url(name)))
 
     def _facts(self, url: Url) -> Facts | None:
         """Ask for the head of an object; of its first byte, where a server refuses that."""
-        with self.asked("HEAD", url) as answer:
+        with self.request("HEAD", url) as answer:
             if answer.status in _MISSING:
                 return None
             if answer.status == 200 and (found := _facts_of(answer)).size >= 0:
                 return found
             if answer.status in urls.BUSY or (answer.status >= 500 and answer.status != 501):
                 raise failure(url, answer)
-        with self.asked("GET", url, {"Range": "bytes=0-0"}) as answer:
+        with self.request("GET", url, {"Range": "bytes=0-0"}) as answer:
             if answer.status in _MISSING:
                 return None
             if answer.status not in (200, 206, 416):
@@ -92,11 +92,11 @@ class HttpStore(FsspecStore):
         if facts.tag:
             self._tags[name] = facts.tag
         size = facts.size if facts.size > 0 else None
-        return urls.retried(lambda: self._attempt(name, 0, size, size, is_whole=True))
+        return urls.retry(lambda: self._attempt(name, 0, size, size, is_whole=True))
 
     def _fetch(self, file: int, start: int, stop: int) -> bytes:
         name, size = self._names[file], self._sizes[file]
-        return urls.retried(lambda: self._attempt(name, start, stop, size))
+        return urls.retry(lambda: self._attempt(name, start, stop, size))
 
     def _attempt(
         self, name: str, start: int, stop: int | None, size: int | None, *, is_whole: bool = False
@@ -106,7 +106,7 @@ class HttpStore(FsspecStore):
         headers = {} if stop is None else {"Range": f"bytes={start}-{stop - 1}"}
         if tag:
             headers["If-Match"] = tag
-        with self.asked("GET", url, headers) as answer:
+        with self.request("GET", url, headers) as answer:
             _check(url, answer, start, stop, size, tag, is_whole=is_whole)
             data = body(url, answer, None if stop is None else stop - start)
         if not tag and (told := _strong(answer)):  # the next answer has to be of the same version
@@ -114,7 +114,7 @@ class HttpStore(FsspecStore):
         return data
 
     @contextlib.contextmanager
-    def asked(
+    def request(
         self, method: str, url: Url, headers: Mapping[str, str] | None = None, query: str = ""
     ) -> Iterator[Any]:
         """Ask for an object; the answer's body is read while the block runs, or never."""
@@ -220,7 +220,7 @@ def _check(
     if stop is not None and length not in (None, str(stop - start)):
         raise urls.LengthError(f"{length} bytes came instead of {stop - start}")
     if tag and (found := headers.get("ETag")) and found.removeprefix("W/") != tag:
-        raise IntegrityError(replaced(url))
+        raise IntegrityError(replaced_message(url))
 
 
 def _check_range(
@@ -232,7 +232,7 @@ def _check_range(
     if given[3] != "*" and size is not None and int(given[3]) != size:
         if is_whole:
             raise urls.LengthError(f"{given[3]} bytes are there, {size} were announced")
-        raise IntegrityError(replaced(url))
+        raise IntegrityError(replaced_message(url))
     if stop is None or (int(given[1]), int(given[2])) != (start, stop - 1):
         raise urls.LengthError(f"Content-Range {given[0]!r} came for bytes {start}-{stop}")
 
@@ -242,7 +242,7 @@ def failure(url: Url, answer: Any) -> Exception:
     status = answer.status
     text = f"HTTP status {status} {answer.reason or ''}".rstrip()
     if status == 412:
-        return IntegrityError(replaced(url))
+        return IntegrityError(replaced_message(url))
     if status == 416:
         return IntegrityError(f"{url}: ends before the range that the index lists; {text}")
     if status in (404, 410):
@@ -254,7 +254,7 @@ def failure(url: Url, answer: Any) -> Exception:
     return ReadError(f"{url}: {text}")
 
 
-def replaced(url: Url) -> str:
+def replaced_message(url: Url) -> str:
     """Say that an object is another one by now."""
     return f"{url}: was replaced since the pack was opened; open the pack anew, or pack again"
 

@@ -50,7 +50,7 @@ class Journal:
     def plan_file(self) -> Path:
         return self.folder / _PLAN
 
-    def noted(self) -> tuple[str, dict[str, Any]]:
+    def read_plan(self) -> tuple[str, dict[str, Any]]:
         """Digest and description of an earlier job's plan; empty if there was no job."""
         try:
             digest, _, described = self.plan_file.read_text().partition("\n")
@@ -63,7 +63,7 @@ class Journal:
     @property
     def is_of_this_plan(self) -> bool:
         """Whether all that is here is of this plan, or nothing is here."""
-        return self.noted()[0] in ("", self.digest)
+        return self.read_plan()[0] in ("", self.digest)
 
     def begin(self, described: Mapping[str, Any]) -> None:
         """Make the folder, and note the plan."""
@@ -119,7 +119,7 @@ class Journal:
         except PackioError:
             return None
 
-    def awaited(self, number: int, seconds: float = _NETWORK_SECONDS) -> indexfile.Index | None:
+    def wait_for(self, number: int, seconds: float = _NETWORK_SECONDS) -> indexfile.Index | None:
         """The record of a task that another machine has finished, or None."""
         deadline = time.monotonic() + seconds
         while (found := self.find(number)) is None and time.monotonic() < deadline:

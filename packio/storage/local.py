@@ -81,7 +81,7 @@ class LocalStore(Store):
             if isinstance(data, bytes):
                 out.write(data)
             else:
-                with files.opened(data) as source:
+                with files.open_file(data) as source:
                     shutil.copyfileobj(source, out)
         found = self.facts(name)
         assert found is not None  # noqa: S101 (for mypy)
@@ -130,7 +130,9 @@ class LocalStore(Store):
         """Open files of some numbers; each stays open as long as somebody holds its descriptor."""
         return [self._open.get(file) or self._opened(file) for file in numbers]
 
-    def within(self, files: np.ndarray, offsets: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    def check_ranges(
+        self, files: np.ndarray, offsets: np.ndarray, lengths: np.ndarray
+    ) -> np.ndarray:
         """Which ranges lie within their files, (N,) bool; see `read` for the arguments."""
         sizes = np.array(self._sizes, np.int64)
         known = sizes[np.minimum(files, len(sizes) - 1)] if len(sizes) else np.zeros_like(offsets)
@@ -139,7 +141,7 @@ class LocalStore(Store):
         fits &= (ends >= offsets) & (ends <= known) & (lengths <= MOST_BYTES)
         return fits
 
-    def fetched(self, ranges: Sequence[Range]) -> Store:
+    def prefetch(self, ranges: Sequence[Range]) -> Store:
         """Ask the kernel to read ranges that will be read soon.
 
         The disk then works on many ranges at a time: random batches of 64 samples of 78 KB, not in
@@ -240,7 +242,7 @@ class FolderStore(LocalStore):
             )
         return data
 
-    def joined_paths(self, files: Sequence[int]) -> tuple[bytes, Sequence[int]]:
+    def join_paths(self, files: Sequence[int]) -> tuple[bytes, Sequence[int]]:
         """Paths of files, a NUL byte behind each, and where each begins; -1: it has no path."""
         paths: dict[int, bytes] = {}
         starts, end = [], 0

@@ -52,8 +52,8 @@ class IndexUrl(Url):
     found: Facts | None = None
 
 
-def located(url: Url) -> tuple[Path, Url]:
-    """Return the index of the pack at a URL, and the root of its paths; see `opened`."""
+def resolve_remote(url: Url) -> tuple[Path, Url]:
+    """Return the index of the pack at a URL, and the root of its paths; see `open_index`."""
     urls.refuse_query(url)
     refused: PermissionError | None = None  # some services refuse what does not exist
     with urls.errors_as(ReadError, url):
@@ -101,10 +101,10 @@ def cached_index(url: Url, found: Facts) -> Path:
     return cache_folder("remote") / f"{name.hexdigest()}{INDEX_SUFFIX}"
 
 
-def opened(index: Path) -> Index:
+def open_index(index: Path) -> Index:
     """Open the index of a pack at a URL."""
     if not isinstance(index, IndexUrl):
-        return Index(index, nearby(index))
+        return Index(index, local_copy(index))
     with urls.errors_as(ReadError, index):
         found = index.found or _asked(index)
         path = cached_index(index, found).with_suffix(_BLOCKS)
@@ -113,7 +113,7 @@ def opened(index: Path) -> Index:
 
 def index_at(place: Path) -> Path:
     """Where to open an index: at its path, in the user's cache, or at an `IndexUrl`."""
-    if (url := urls.of(place)) is None:
+    if (url := urls.parse(place)) is None:
         return place
     with urls.errors_as(ReadError, url):
         return _index(url, _asked(url))
@@ -198,7 +198,7 @@ def advise_on_place(out: Path, container: str) -> str | None:
     )
 
 
-def nearby(index: Path) -> Path | None:
+def local_copy(index: Path) -> Path | None:
     """Copy an index into the user's cache, unless the copy is there; None if no copy is needed."""
     try:
         if not is_far(index) or is_far(cache_folder()):

@@ -2,7 +2,7 @@
 
 Reading from an object store takes a round trip of 10 to 100 ms a request, and a store answers many
 requests at a time. A dataset that knows its next batches therefore tells their ranges
-(`Flight.expect`) before it asks for the bytes of its current batch (`Flight.taken`). Ranges that
+(`Flight.expect`) before it asks for the bytes of its current batch (`Flight.claim`). Ranges that
 lie close to each other are joined into one request. Bytes that are expected, but not taken yet, are
 limited in number.
 """
@@ -96,7 +96,7 @@ class Flight:
                 self._bytes += landing.length
                 self._coming.update(dict.fromkeys(piece.ranges, landing))
 
-    def taken(self, ranges: Sequence[Range]) -> Mapping[Range, Landing]:
+    def claim(self, ranges: Sequence[Range]) -> Mapping[Range, Landing]:
         """Hand out ranges; those that nobody expected are asked for now.
 
         So are those that have failed: what kept a store busy may be over.
@@ -222,11 +222,11 @@ class RemoteStore(Store):
     def _url(self, name: str) -> Url:
         return urls.child(self.root, name) if name else self.root  # itself an object
 
-    def fetched(self, ranges: Sequence[Range]) -> Store:
+    def prefetch(self, ranges: Sequence[Range]) -> Store:
         """The same files with some ranges on their way, or there already."""
         found = object.__new__(type(self))  # which copy.copy would make anew
         found.__dict__.update(self.__dict__)
-        found._landings = self._flight.taken([r for r in ranges if r[2] and self._has(*r)])
+        found._landings = self._flight.claim([r for r in ranges if r[2] and self._has(*r)])
         return found
 
     def expect(self, ranges: Iterable[Range]) -> None:
@@ -241,7 +241,7 @@ class RemoteStore(Store):
         self._flight.drop()
 
 
-def by_name(items: Iterable[tuple[str, Any]], top: str) -> dict[str, Any]:
+def index_by_name(items: Iterable[tuple[str, Any]], top: str) -> dict[str, Any]:
     """What is below a path of a service, by its name relative to that path."""
     top = top.rstrip("/") + "/"
     return {path[len(top) :]: e for path, e in items if path.startswith(top) and path != top}

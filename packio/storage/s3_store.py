@@ -23,7 +23,7 @@ from packio import registry
 from packio.storage import urls
 from packio.storage.fsspec_store import options
 from packio.storage.http_store import HttpStore, body, failure
-from packio.storage.remote_store import by_name
+from packio.storage.remote_store import index_by_name
 from packio.storage.store import Facts
 from packio.storage.urls import Url
 from packio.system import locks
@@ -84,29 +84,29 @@ class S3Store(HttpStore):
 
     def facts(self, name: str) -> Facts | None:
         """See `Store.facts`; a bucket is no file."""
-        is_bucket = not parted(os.fspath(self._url(name)))[1]
+        is_bucket = not split_url(os.fspath(self._url(name)))[1]
         return Facts(-1, is_file=False) if is_bucket else super().facts(name)
 
     def list(self, *, deep: bool = True) -> dict[str, Facts]:
-        bucket, key = parted(os.fspath(self.root))
+        bucket, key = split_url(os.fspath(self.root))
         top = f"{key.rstrip('/')}/" if key else ""
         asked = {"encoding-type": "url", "list-type": "2", "prefix": top}
         asked |= {} if deep else {"delimiter": "/"}
         found: dict[str, Facts] = {}
         while True:
-            page = urls.retried(functools.partial(self._page, Url(f"s3://{bucket}"), asked))
+            page = urls.retry(functools.partial(self._page, Url(f"s3://{bucket}"), asked))
             is_quoted = page.findtext("{*}EncodingType") == "url"
             for entry in page.iterfind("{*}Contents"):
                 name = entry.findtext("{*}Key", "")
                 found[unquote_plus(name) if is_quoted else name] = _facts(entry)
             token = page.findtext("{*}NextContinuationToken")
             if not token or page.findtext("{*}IsTruncated") != "true":
-                return by_name(found.items(), top) if top else found
+                return index_by_name(found.items(), top) if top else found
             asked["continuation-token"] = token
 
     def _page(self, bucket: Url, asked: Mapping[str, str]) -> ET.Element:
         """One page of a list; an empty one of a bucket that is not there."""
-        with self.asked("GET", bucket, query=urlencode(asked, quote_via=quote)) as answer:
+        with self.request("GET", bucket, query=urlencode(asked, quote_via=quote)) as answer:
             if answer.status == 404:
                 return ET.Element("missing")
             if answer.status != 200:
@@ -123,7 +123,7 @@ def _facts(entry: ET.Element) -> Facts:
     return Facts(size, f"{stamp} {size}", tag if tag.startswith('"') else "")
 
 
-def parted(url: str) -> tuple[str, str]:
+def split_url(url: str) -> tuple[str, str]:
     """Bucket and key."""
     bucket, _, key = url.partition("://")[2].partition("/")
     return bucket, key
@@ -164,7 +164,7 @@ class _Service:
         name = method, url, query
         address, until = self._signed.get(name, ("", 0.0))
         if time.monotonic() > until:
-            address = self._sign(method, *parted(url), query)
+            address = self._sign(method, *split_url(url), query)
             if len(self._signed) >= _MOST_SIGNED:  # as of a folder of images
                 self._signed.clear()
             self._signed[name] = address, time.monotonic() + _SIGNED_FOR / 2
@@ -192,12 +192,12 @@ class _Service:
 
     def forget(self, url: str, region: str | None, *, is_refused: bool) -> bool:
         """Sign anew; whether that may help."""
-        bucket, _ = parted(url)
+        bucket, _ = split_url(url)
         is_elsewhere = region not in (None, self._regions.get(bucket, self._region))
         if region is not None and is_elsewhere:
             self._regions[bucket] = region
         if is_elsewhere or is_refused:  # credentials, or what they signed, may have expired
-            for name in [name for name in list(self._signed) if parted(name[1])[0] == bucket]:
+            for name in [name for name in list(self._signed) if split_url(name[1])[0] == bucket]:
                 self._signed.pop(name, None)
         return is_elsewhere or is_refused
 

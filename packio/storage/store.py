@@ -36,7 +36,7 @@ class Store(abc.ABC):
 
     is_local = True  # whether the files are this machine's, and have paths
     is_mappable = False  # whether the files may be mapped, and are few
-    reads_ahead = True  # whether `fetched` does anything
+    reads_ahead = True  # whether `prefetch` does anything
     looks_ahead = False  # whether `expect` does anything
     lists_folders = True  # whether `list` is of use: web servers list none as a rule
 
@@ -83,12 +83,12 @@ class Store(abc.ABC):
             raise self._outside(file, 0, 0)
         return self.root / self._names[file]
 
-    def fetched(self, ranges: Sequence[Range]) -> Store:
+    def prefetch(self, ranges: Sequence[Range]) -> Store:
         """The same files, with some ranges on their way, or announced to the system."""
         return self
 
     def expect(self, ranges: Iterable[Range]) -> None:  # noqa: B027 (most stores need nothing)
-        """Ask for ranges that will be read later, all at the same time; see `fetched`."""
+        """Ask for ranges that will be read later, all at the same time; see `prefetch`."""
 
     def forget(self, ranges: Iterable[Range] | None = None) -> None:  # noqa: B027 (most stores need nothing)
         """Do not keep what was expected and will not be read; None: nothing that was expected."""

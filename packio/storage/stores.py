@@ -31,18 +31,18 @@ _KEPT = 16 << 20  # bytes of pieces that stay, for a reader that looks back
 _BUCKET = re.compile(r"s3a?://[a-z0-9][a-z0-9.-]+(/|$)")  # no access point, for one
 
 
-def at(
+def open_store(
     root: Path, names: Sequence[str] = (), sizes: Sequence[int] = (),
     tags: Mapping[str, str] | None = None,
 ) -> Store:  # fmt: skip
     """The store of files below a folder or a URL; see `Store` and `RemoteStore`."""
-    url = urls.of(root)
+    url = urls.parse(root)
     if url is None:
         return LocalStore(root, names, sizes)
-    return of_url(url, names, sizes, tags)
+    return open_url(url, names, sizes, tags)
 
 
-def of_url(
+def open_url(
     root: Url, names: Sequence[str] = (), sizes: Sequence[int] = (),
     tags: Mapping[str, str] | None = None,
 ) -> RemoteStore:  # fmt: skip
@@ -53,18 +53,18 @@ def of_url(
 def _kind(root: Url) -> type[RemoteStore]:
     text = os.fspath(root)
     has_proxy = bool(urllib.request.getproxies().keys() - {"no"})
-    if "::" in text or has_proxy or not registry.installed("urllib3"):
+    if "::" in text or has_proxy or not registry.is_installed("urllib3"):
         return FsspecStore
     if text.startswith(("http://", "https://")):
         return HttpStore if set(options("http", "https")) <= _HTTP_OPTIONS else FsspecStore
-    if _BUCKET.match(text) and registry.installed("botocore"):
+    if _BUCKET.match(text) and registry.is_installed("botocore"):
         return S3Store if s3_store.reads(options("s3", "s3a")) else FsspecStore
     return FsspecStore
 
 
 def facts(place: Path) -> Facts | None:
     """What is at a path or a URL; None if there is nothing."""
-    return at(place).facts("")
+    return open_store(place).facts("")
 
 
 def file_facts(url: Url) -> Facts:
@@ -89,23 +89,23 @@ def content(url: Url, known: Facts) -> bytes:
 
     Servers behind a balancer may tell other tags of the same bytes; an index checks its own.
     """
-    return of_url(url).whole("", known._replace(tag=""))
+    return open_url(url).whole("", known._replace(tag=""))
 
 
-def read(url: Url, offset: int, length: int, known: Facts | None = None) -> bytes:
+def read_range(url: Url, offset: int, length: int, known: Facts | None = None) -> bytes:
     """Read a range of an object."""
     found = known or file_facts(url)
-    return of_url(url, [""], [found.size], {"": found.tag}).read(0, offset, length)
+    return open_url(url, [""], [found.size], {"": found.tag}).read(0, offset, length)
 
 
-def put(url: Url, data: bytes | Path) -> Facts:
+def write_object(url: Url, data: bytes | Path) -> Facts:
     """Write an object, whole or not at all."""
-    return of_url(url).put("", data)
+    return open_url(url).put("", data)
 
 
 def remove(url: Url) -> None:
     """Remove an object, if it is there."""
-    of_url(url).remove("")
+    open_url(url).remove("")
 
 
 class StreamedObject:
@@ -118,7 +118,7 @@ class StreamedObject:
     def __init__(self, url: Url, facts: Facts, ahead: int, stopped: threading.Event) -> None:
         self.url: Url = url
         self.size: int = facts.size
-        self._store = of_url(url, [""], [self.size], {"": facts.tag})
+        self._store = open_url(url, [""], [self.size], {"": facts.tag})
         self._ahead, self._stopped = ahead, stopped
         self._pieces = -(-self.size // _PIECE)
         self._kept: OrderedDict[int, bytes] = OrderedDict()
@@ -149,7 +149,7 @@ class StreamedObject:
         later = range(number, min(number + self._ahead + 1, self._pieces))
         self._store.expect(map(self._range, later))
         wanted = self._range(number)
-        data = self._store.fetched([wanted]).read(*wanted)
+        data = self._store.prefetch([wanted]).read(*wanted)
         self._digest.update(data)
         self._next += 1
         self._keep(number, data)

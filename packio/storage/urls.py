@@ -92,7 +92,7 @@ class Url(PosixPath):
 ForkingPickler.register(Url, Url._whole)  # noqa: SLF001 (its own)
 
 
-def of(path: str | os.PathLike[str]) -> Url | None:
+def parse(path: str | os.PathLike[str]) -> Url | None:
     """Return the URL that a text is, even after pathlib joined the slashes; None for a path."""
     if isinstance(path, Url):
         return path
@@ -108,7 +108,7 @@ def of(path: str | os.PathLike[str]) -> Url | None:
 
 def place(path: str | os.PathLike[str]) -> Path:
     """Return the URL that a text is, else a path; ``file://`` is one."""
-    if (url := of(path)) is not None:
+    if (url := parse(path)) is not None:
         return url
     local = _LOCAL.match(text := os.fspath(path))
     return Path(path) if local is None else Path(text[local.end() :])
@@ -116,7 +116,7 @@ def place(path: str | os.PathLike[str]) -> Path:
 
 def absolute(path: str | os.PathLike[str]) -> Path:
     """Return what `place` does, with a plain path made absolute."""
-    return of(path) or files.absolute(place(path))
+    return parse(path) or files.absolute(place(path))
 
 
 def child(root: Url, name: str) -> Url:
@@ -144,7 +144,7 @@ def _is_quoted(url: Url) -> bool:
     return os.fspath(url).rpartition("::")[2].startswith(("http://", "https://"))
 
 
-def retried(work: Callable[[], T]) -> T:
+def retry(work: Callable[[], T]) -> T:
     """Call a function until it succeeds, at most seven times, waiting longer each time."""
     began = time.monotonic()
     for wait in _WAITS:

@@ -61,7 +61,7 @@ class Workshop:
         self.keep: bool = True  # the journal stays for another run if this one fails
 
     @staticmethod
-    def of(out: Path, suffix: str = UNFINISHED_SUFFIX) -> Workshop:
+    def locate(out: Path, suffix: str = UNFINISHED_SUFFIX) -> Workshop:
         """The workshop of an output, neither made nor locked yet."""
         return Workshop(out, out.with_name(out.name + suffix))
 
@@ -120,8 +120,15 @@ class Workshop:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
                 raise
 
-    def publish(self, names: Sequence[str] | None = None, old: Sequence[str] = ()) -> None:
-        """Make all files durable and move them into place."""
+    def publish(
+        self, names: Sequence[str] | None = None, old: Sequence[str] = (), *, overwrite: bool
+    ) -> None:
+        """Make all files durable and move them into place; only `overwrite` replaces an output."""
+        if not overwrite and os.path.lexists(self.out):
+            raise OutputExistsError(
+                f"{self.out}: somebody made it while this run was at work; move it away, and run "
+                "again to go on"
+            )
         files.sync_tree(self.built)
         if names is None:
             if os.path.lexists(self.out):
@@ -157,7 +164,7 @@ class Workshop:
 
 
 @contextmanager
-def opened(
+def open_workshop(
     out: Path, *, shared: bool = False, suffix: str = UNFINISHED_SUFFIX
 ) -> Iterator[Workshop]:
     """Make and lock the workshop of an output; remove it at the end.
@@ -166,11 +173,11 @@ def opened(
     shards. The journal also stays if this run ends with an error that another run may not meet.
     """
     files.check_length(out)
-    shop = Workshop.of(out, suffix)
+    shop = Workshop.locate(out, suffix)
     folder = shop.folder
     lock = -1
     try:
-        with interrupts.deferred():
+        with interrupts.DeferInterrupts():
             lock = _lock(out, folder, shared=shared)
         if not shared:
             shop.clear()
@@ -186,7 +193,7 @@ def opened(
             # an output that is there already was not readable, or this run would not have begun
             and not (isinstance(error, BadImagesError) and os.path.lexists(out))
         )
-        with suppress(OSError), interrupts.deferred():
+        with suppress(OSError), interrupts.DeferInterrupts():
             if lock >= 0 and not shared:
                 shop.remove()
         if isinstance(error, OSError) and not isinstance(error, PackioError):
@@ -205,14 +212,14 @@ def opened(
 def tidy(out: Path, *, keep: bool = True, suffix: str = UNFINISHED_SUFFIX) -> None:
     """Clear away what an interrupted run left: OUT is then what it was before, or complete."""
     if os.path.lexists(out.with_name(out.name + suffix)):
-        with opened(out, suffix=suffix) as shop:
+        with open_workshop(out, suffix=suffix) as shop:
             shop.keep = keep
 
 
 def check_idle(out: Path) -> None:
     """Check that no process is packing into a place; change nothing."""
     with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-        descriptor = os.open(Workshop.of(out).folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(Workshop.locate(out).folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
         try:
             if not locks.try_lock(descriptor):
                 raise LockedError(_held(out))

@@ -115,14 +115,14 @@ def beyond_link(path: Path) -> Path:
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
-def opened(path: str | os.PathLike[str]) -> io.BufferedReader:
+def open_file(path: str | os.PathLike[str]) -> io.BufferedReader:
     """Open a regular file for reading, and nothing else: opening a FIFO would wait for ever."""
     return open(path, "rb", opener=_only_regular)
 
 
 def content(path: str | os.PathLike[str]) -> bytes:
     """Read a whole regular file."""
-    with opened(path) as file:
+    with open_file(path) as file:
         return file.read()
 
 

@@ -22,7 +22,7 @@ _STEP = 0.5  # seconds between two looks whether work was left
 _Result = TypeVar("_Result")
 
 
-class deferred:  # noqa: N801 (used as a function)
+class DeferInterrupts:
     """Hold Ctrl-C back until a ``with`` block ends; then the handler of SIGINT is called.
 
     The handler may be Python's own, which raises KeyboardInterrupt, or the program's. In other
@@ -35,10 +35,10 @@ class deferred:  # noqa: N801 (used as a function)
         self._handler: Callable[[int, FrameType | None], Any] | None = None
         self._frame: FrameType | None = None
 
-    def __enter__(self) -> deferred:
+    def __enter__(self) -> DeferInterrupts:
         if threading.get_ident() == threading.main_thread().ident:
             handler: Any = signal.getsignal(signal.SIGINT)
-            if isinstance(handler, deferred):
+            if isinstance(handler, DeferInterrupts):
                 return handler
             if callable(handler):
                 self._handler = handler
@@ -62,7 +62,7 @@ class deferred:  # noqa: N801 (used as a function)
             handler(signal.SIGINT, frame)
 
     @contextmanager
-    def heeded(self) -> Iterator[None]:
+    def let_through(self) -> Iterator[None]:
         """Let Ctrl-C through within a ``with`` block; one that came before ends it at once."""
         self.__exit__()
         try:
@@ -72,10 +72,10 @@ class deferred:  # noqa: N801 (used as a function)
             self.__enter__()
 
 
-_ASIDE = "packio-aside"  # name of threads that `aside` starts
+_ASIDE = "packio-aside"  # name of threads that `run_aside` starts
 
 
-def aside(call: Callable[[], _Result], stop: Callable[[], object]) -> _Result:
+def run_aside(call: Callable[[], _Result], stop: Callable[[], object]) -> _Result:
     """Call a library that heeds no Ctrl-C: in a thread of its own, which Ctrl-C leaves behind.
 
     Outside the main thread, to which no Ctrl-C comes, the call is made at once. It closes what it
@@ -94,10 +94,10 @@ def aside(call: Callable[[], _Result], stop: Callable[[], object]) -> _Result:
             ended.set()
 
     memory.require_thread()
-    with deferred() as held:
+    with DeferInterrupts() as held:
         threading.Thread(target=run, name=_ASIDE, daemon=True).start()
         try:
-            with held.heeded():
+            with held.let_through():
                 ended.wait()
         except BaseException:
             stop()
@@ -153,11 +153,11 @@ def result(future: Future[_Result], seconds: float | None = None) -> _Result:
 
 
 def left_behind() -> bool:
-    """Tell whether a thread that `aside` left behind is still at work."""
+    """Tell whether a thread that `run_aside` left behind is still at work."""
     return any(thread.name == _ASIDE for thread in threading.enumerate())
 
 
-def caused(error: BaseException) -> bool:
+def is_interrupt(error: BaseException) -> bool:
     """Tell whether a Ctrl-C is behind an error: what cleans up after one may fail, too."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]

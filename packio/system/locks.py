@@ -167,7 +167,7 @@ os.register_at_fork(
 )
 
 
-def unforked() -> contextlib.AbstractContextManager[Any]:
+def block_forks() -> contextlib.AbstractContextManager[Any]:
     """Have forks of this process, and other threads that call this, wait until a block ends.
 
     For what a forked child could not go on with if another thread was amid it at the fork: locks of

@@ -28,7 +28,7 @@ _FAILED = ctypes.c_void_p(-1).value
 _MOST_OPEN = 4  # files that stay open; others are asked for by their paths
 
 
-def reserved(size: int) -> np.ndarray:
+def reserve(size: int) -> np.ndarray:
     """Addresses for files to be mapped at, (size,) uint8; they are free again when it is deleted.
 
     Do not touch the bytes before a file is mapped there.
@@ -44,9 +44,9 @@ def map_at(descriptor: int, size: int, address: int) -> None:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
-def mapped(descriptor: int, size: int) -> np.ndarray:
+def map_file(descriptor: int, size: int) -> np.ndarray:
     """A file, (size,) uint8, read-only; only pages that are touched are read."""
-    array = reserved(size)
+    array = reserve(size)
     map_at(descriptor, size, array.ctypes.data)
     array.flags.writeable = False
     return array[:size]
@@ -110,7 +110,7 @@ class Status:
         close(self._descriptor)  # at the end of Python the module os may be gone
 
 
-def at_path(path: Path, inode: tuple[int, int]) -> Callable[[], os.stat_result | None]:
+def watch_path(path: Path, inode: tuple[int, int]) -> Callable[[], os.stat_result | None]:
     """Ask for a file by its path; if another file is there, nobody can find ours to change it."""
     absolute = os.path.abspath(path)  # a later chdir changes nothing
 
@@ -134,7 +134,7 @@ class MappedFiles:
         page = mmap.PAGESIZE
         ends = list(itertools.accumulate(-(-size // page) * page for size in sizes))
         self.starts: np.ndarray = np.array([0, *ends[:-1]], np.int64)
-        self._taken = reserved(ends[-1])
+        self._taken = reserve(ends[-1])
         begin, count = self._taken.ctypes.data, len(self._taken)
         self.lengths: list[Length] = []
         for path, size, start in zip(paths, sizes, self.starts.tolist(), strict=True):
@@ -150,7 +150,7 @@ class MappedFiles:
                 raise OSError(f"{path}: its size is not {size} any more")
             map_at(descriptor, size, address)
             few, inode = len(self.lengths) < _MOST_OPEN, (status.st_dev, status.st_ino)
-            now = Status(descriptor) if few else at_path(path, inode)
+            now = Status(descriptor) if few else watch_path(path, inode)
             self.lengths.append(Length(path, size, now))
         finally:
             os.close(descriptor)

@@ -51,7 +51,7 @@ class ThreadPool(ThreadPoolExecutor):
             with interrupts.leaving(*events):
                 return fn(*args, **kwargs)
 
-        with interrupts.deferred():
+        with interrupts.DeferInterrupts():
             return super().submit(work)
 
     def map_ahead(
@@ -71,7 +71,7 @@ class ThreadPool(ThreadPoolExecutor):
 
         After a Ctrl-C they only end what they have begun; a second Ctrl-C does not wait for that.
         """
-        with interrupts.deferred() as held:
+        with interrupts.DeferInterrupts() as held:
             self._end(cancel_futures=cancel_futures)
             before = held.count
             for thread in list(self._threads) if wait else ():
@@ -111,7 +111,7 @@ class DaemonPool:
     def _start(self) -> None:
         try:
             memory.require_thread()
-            with interrupts.deferred():
+            with interrupts.DeferInterrupts():
                 threading.Thread(target=self._run, name=self._name, daemon=True).start()
         except (MemoryError, RuntimeError) as error:  # "can't start new thread"
             if not self._threads:
@@ -159,7 +159,7 @@ def run_tasks(
                 running[engine.submit(function, *task)] = task, attempt
             if not running:
                 return
-            with interrupts.deferred():  # Python leaves locks locked when Ctrl-C ends a wait
+            with interrupts.DeferInterrupts():  # Python leaves locks locked when Ctrl-C ends a wait
                 ended, _ = wait(running, PROGRESS_SECONDS, FIRST_COMPLETED)
             for future in ended:
                 task, attempt = running.pop(future)

@@ -41,7 +41,7 @@ class Threads:
             with interrupts.leaving(*events):
                 work(source)
 
-        with interrupts.deferred() as held:  # nobody works on a batch that is given up
+        with interrupts.DeferInterrupts() as held:  # nobody works on a batch that is given up
             futures = [pool.submit(part) for _ in range(self.count)]
             while wait(futures, _STEP).not_done:
                 if held.count:
@@ -54,7 +54,7 @@ class Threads:
     def _started(self) -> ThreadPool:
         if self._pool is not None and self._process == os.getpid():
             return self._pool
-        with interrupts.deferred(), _STARTING:  # two threads may use a dataset at once
+        with interrupts.DeferInterrupts(), _STARTING:  # two threads may use a dataset at once
             if self._pool is None or self._process != os.getpid():  # a fork has no threads
                 self._pool, self._process = _new_pool(self.count), os.getpid()
             return self._pool

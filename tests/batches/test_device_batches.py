@@ -66,13 +66,13 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     folder = str(pathlib.Path(__file__).parents[1] / "plugins")
     monkeypatch.setattr(decoders, "__path__", [*decoders.__path__, folder])
     registry.names.cache_clear()
-    registry.built_in.cache_clear()
+    registry.list_built_in.cache_clear()
     module: ModuleType = registry.load("decoders", "batching")
     module.CALLS.clear()
     yield module
     monkeypatch.undo()
     registry.names.cache_clear()
-    registry.built_in.cache_clear()
+    registry.list_built_in.cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -284,7 +284,7 @@ def test_bad_images_are_replaced_as_always(damaged: pathlib.Path) -> None:
 def test_a_slot_of_a_bad_image_is_black(damaged: pathlib.Path) -> None:
     ds = _dataset(damaged, "batching", crop=GEOMETRIES["larger center crop"])
     rows = ds.pack.rows(range(10))
-    planned = framing.Framing.drawn(ds._settings, rows, framing.Draw(0, np.arange(10)))
+    planned = framing.Framing.draw(ds._settings, rows, framing.Draw(0, np.arange(10)))
     with devices.side_stream(torch.device(DEVICE)) as stream:
         made = device.make(ds.pack, planned, None, stream)
     (images,) = made.views

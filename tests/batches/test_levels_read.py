@@ -19,8 +19,8 @@ from sklearn.datasets import load_sample_images
 
 import packio
 from packio.batches import samples
-from packio.batches.draws import Drawn
-from packio.batches.framing import by_position
+from packio.batches.draws import PositionedIndex
+from packio.batches.framing import draw_by_position
 from packio.errors import IntegrityError
 from packio.images import native
 from packio.images.frames import Frame
@@ -168,7 +168,7 @@ def test_what_is_read_soon_is_what_will_be_read(coloured: tuple[Path, tuple[int,
     crop = packio.RandomResizedCrop(20, scale=(0.9, 1))
     ds = packio.PackDataset(path, crop=crop, fidelity="fast", fields="image")
     settings, where = vars(ds)["_settings"], np.arange(6)
-    found = samples.rows_expected(ds.pack, settings, where, by_position(0, 0, range(6)))
+    found = samples.rows_expected(ds.pack, settings, where, draw_by_position(0, 0, range(6)))
     assert {n: [row.position for row in rows] for n, rows in found.items()} == {
         "image": [3], f"image_div{divisors[0]}": [0, 1, 2, 4, 5]
     }  # fmt: skip
@@ -186,9 +186,9 @@ def test_crops_that_follow_their_batch_take_the_level_that_fits_its_size(
     for size in ((30, 30), (90, 90), (400, 400)):
         fits = max((d for d in divisors if 400 / d >= 1.1 * size[0]), default=1)
         wanted = [1 if i == 3 else fits for i in range(6)]
-        batch = [Drawn(i, 0, i, size) for i in range(6)]
+        batch = [PositionedIndex(i, 0, i, size) for i in range(6)]
         assert [_seen(image) for image in ds.gather(batch)] == wanted
-        draw = by_position(0, 0, range(6))._replace(size=size)
+        draw = draw_by_position(0, 0, range(6))._replace(size=size)
         found = samples.rows_expected(ds.pack, settings, where, draw)
         names = {"image" if d == 1 else f"image_div{d}" for d in wanted}
         assert {name for name, rows in found.items() if rows} == names

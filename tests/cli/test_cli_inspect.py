@@ -22,7 +22,7 @@ from PIL import Image, ImageOps
 import packio
 from packio.cli import _output, contents
 from packio.index import indexfile
-from packio.index.columns import ragged
+from packio.index.columns import join_values
 from packio.inspecting import info
 
 NAMES = {
@@ -88,7 +88,7 @@ def long_pack(tmp_path_factory: pytest.TempPathFactory, image_folder: pathlib.Pa
         columns = {name: index.column(name).array() for name in index.column_names}
         rows = np.arange(len(keys)) % samples
         columns |= {n: a[rows] for n, a in columns.items() if len(a) == samples and a.ndim == 1}
-        columns["key_data"], columns["key_offsets"] = ragged(keys)
+        columns["key_data"], columns["key_offsets"] = join_values(keys)
         columns["key_order"] = np.arange(len(keys), dtype=np.uint32)
         metadata = pack.metadata
         metadata["shards"][0]["samples"] = len(keys)
@@ -154,7 +154,7 @@ def test_ls_shows_every_key_exactly_on_one_line(
 
 def test_ls_shows_no_two_keys_alike() -> None:
     names = [b"a\nb", b"a\\nb", b"a\\x0ab", b"\xff", b"\\xff", b"\\", b"\\\\"]
-    assert len({_output.escaped(name, "utf-8") for name in names}) == len(names)
+    assert len({_output.escape(name, "utf-8") for name in names}) == len(names)
 
 
 def test_ls_tsv_has_the_bytes_of_each_sample_where_it_says(

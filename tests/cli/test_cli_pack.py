@@ -267,7 +267,7 @@ def test_a_full_disk_under_the_summary_is_an_error(
 
 
 def test_the_loser_of_two_ends_at_once(image_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    with workshop.opened(tmp_path / "x.lmdb"):
+    with workshop.open_workshop(tmp_path / "x.lmdb"):
         said = one_line(run(image_folder, tmp_path / "x.lmdb"), 75)
     assert "another packio is packing into it" in said
 

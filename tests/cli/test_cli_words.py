@@ -93,7 +93,7 @@ def test_a_call_in_python_stays_as_it_is() -> None:
     [(1, "sample", "1 sample"), (0, "sample", "0 samples"), (2000, "class", "2,000 classes")],
 )
 def test_one_is_counted_as_one(number: int, noun: str, text: str) -> None:
-    assert _output.counted(number, noun) == text
+    assert _output.pluralize(number, noun) == text
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Subset
 
 import packio
-from packio.batches.draws import Drawn
+from packio.batches.draws import PositionedIndex
 from packio.errors import IntegrityError, OptionError
 
 _FIELDS = ("image", "label", "key", "index")
@@ -102,7 +102,9 @@ def test_samples_are_those_of_the_parts_with_labels_by_name(packs: dict[str, pat
         assert found[1] == whole.targets[number]
         assert found[2:] == (key, number)
         assert index == i
-    assert torch.equal(whole[Drawn(30, 1, 9)][0], whole[Drawn(30 - 62, 1, 9)][0])
+    assert torch.equal(
+        whole[PositionedIndex(30, 1, 9)][0], whole[PositionedIndex(30 - 62, 1, 9)][0]
+    )
 
 
 @settings(max_examples=25, deadline=None)
@@ -119,7 +121,7 @@ def test_parts_of_one_pack_are_as_one_dataset(data: Any, packs: dict[str, pathli
         return
     places = data.draw(st.lists(st.integers(-len(one), len(one) - 1), min_size=1, max_size=12))
     if data.draw(st.booleans()):
-        places = [Drawn(i, 2, 5 * slot) for slot, i in enumerate(places)]
+        places = [PositionedIndex(i, 2, 5 * slot) for slot, i in enumerate(places)]
     ours, theirs = whole.__getitems__(places), one.__getitems__(places)
     starts = np.cumsum([0, *(25 for _ in cut)])
     for mine, his in zip(ours, theirs, strict=True):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import packio
-from packio.batches.draws import Drawn
+from packio.batches.draws import PositionedIndex
 from packio.errors import KeyNotFoundError, OptionError
 
 _FIELDS = ("image", "label", "key", "index")
@@ -137,7 +137,7 @@ def test_parts_of_parts_are_as_those_of_one_dataset(data: Any, root: pathlib.Pat
     assert whole.targets.tolist() == one.targets.tolist()
     places = data.draw(st.lists(st.integers(-len(one), len(one) - 1), min_size=1, max_size=12))
     if data.draw(st.booleans()):
-        places = [Drawn(i, 2, 5 * slot) for slot, i in enumerate(places)]
+        places = [PositionedIndex(i, 2, 5 * slot) for slot, i in enumerate(places)]
     batch, expected = whole.gather(places), one.gather(places)
     assert _same(batch[:3], expected[:3])
     assert packio.is_contiguous_batch(batch)

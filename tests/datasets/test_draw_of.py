@@ -13,7 +13,7 @@ import torch
 from PIL import Image, ImageOps
 
 import packio
-from packio.batches.draws import Drawn
+from packio.batches.draws import PositionedIndex
 from packio.errors import OptionError
 
 COUNT = 12
@@ -80,7 +80,7 @@ def test_the_pixels_of_a_batch_are_those_of_its_draws(pack: pathlib.Path) -> Non
 def test_without_an_index_the_sample_is_that_of_an_epoch_in_order(pack: pathlib.Path) -> None:
     ds = made(pack)
     for position in range(COUNT):
-        expected = ds.draw_of(Drawn(position, 5, position))
+        expected = ds.draw_of(PositionedIndex(position, 5, position))
         assert ds.draw_of(position, 5) == expected
 
 
@@ -99,7 +99,7 @@ def test_each_view_has_a_draw_of_its_own(pack: pathlib.Path) -> None:
 def test_several_packs_and_parts_draw_as_one(pack: pathlib.Path) -> None:
     part = made(pack).subset([7, 2, 5, 1])
     ds = packio.ConcatPacks([part, made(pack, hflip=0)], seed=11).subset([14, 0, 3, 8, 2])
-    drawn = [Drawn(i, 2, 40 - i) for i in (3, 0, 4, 1, 2)]
+    drawn = [PositionedIndex(i, 2, 40 - i) for i in (3, 0, 4, 1, 2)]
     images, labels = ds.gather(drawn)
     for index, image, label in zip(drawn, images, labels.tolist(), strict=True):
         placement = ds.draw_of(index)

@@ -312,6 +312,19 @@ def test_the_cache_keeps_some_listings_of_a_folder(folder: Path, own_cache: Path
     assert [len(pickle.loads(pickle.dumps(ds))) for ds in datasets[2:]] == list(range(28, 36))
 
 
+def test_the_oldest_listing_is_made_anew_and_kept(folder: Path, own_cache: Path) -> None:
+    first = packio.FolderDataset(folder)
+    (oldest,) = (own_cache / "folders").glob("*/*.packio")
+    new = min(folder.rglob("*.png")).with_name("new.png")
+    for number in range(7):
+        new.write_bytes(image("red", (30 + number, 20)))
+        packio.FolderDataset(folder)
+    new.unlink()
+    with oldest.open("wb"):  # the state of the beginning, whose index is empty now
+        os.utime(oldest, (0, 0))
+    assert packio.FolderDataset(folder).pack.digest == first.pack.digest
+
+
 def test_a_relative_path_survives_a_change_of_folder(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -312,13 +312,13 @@ def test_kept_in_memory_and_parts(lmdb: Made) -> None:
 
 def test_ranges_of_all_fields_are_fetched_at_once(lmdb: Made, monkeypatch: Any) -> None:
     asked: list[dict[str, int]] = []
-    fetched = packio.Pack.fetched
+    fetched = packio.Pack.prefetch
 
     def spy(pack: packio.Pack, rows: Any) -> packio.Pack:
         asked.append({name: len(each) for name, each in rows.items()})
         return fetched(pack, rows)
 
-    monkeypatch.setattr(packio.Pack, "fetched", spy)
+    monkeypatch.setattr(packio.Pack, "prefetch", spy)
     packio.PackDataset(lmdb.path, fields=("depth", "caption", "seg", "crowd")).gather([1, 2])
     assert asked == [{"depth": 2, "caption": 2, "seg": 2}]
 

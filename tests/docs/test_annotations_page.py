@@ -109,7 +109,7 @@ _MAKERS: dict[str, Callable[[pathlib.Path], tuple[Any, dict[str, Any]]]] = {
 
 
 def test_every_source_has_a_row() -> None:
-    assert {*registry.built_in("sources"), "foreign containers"} == set(_ROWS)
+    assert {*registry.list_built_in("sources"), "foreign containers"} == set(_ROWS)
 
 
 def test_every_row_says_what_a_missing_label_is() -> None:

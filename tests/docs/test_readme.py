@@ -187,13 +187,13 @@ def extended(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
         package = importlib.import_module(registry.PACKAGES[kind])
         monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
     registry.names.cache_clear()
-    registry.built_in.cache_clear()
+    registry.list_built_in.cache_clear()
     yield [f"{kind}/{name}" for kind, name, _ in found]
     for kind, name, _ in found:
         sys.modules.pop(f"{registry.PACKAGES[kind]}.{name}", None)
     monkeypatch.undo()
     registry.names.cache_clear()
-    registry.built_in.cache_clear()
+    registry.list_built_in.cache_clear()
 
 
 def test_the_example_plugins_are_found(extended: list[str]) -> None:

@@ -28,7 +28,7 @@ import packio
 from packio import cli, errors
 from packio.formats.lmdb import FORMAT
 from packio.formats.lmdb import values as lmdb_values
-from packio.formats.wire import ByteSpan, Malformed, pickles
+from packio.formats.wire import ByteSpan, MalformedError, pickles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -586,8 +586,8 @@ def _events_and_peak(data: bytes) -> tuple[list[str], int, Exception]:
     tracemalloc.start()
     _EVENTS = []
     try:
-        with pytest.raises((errors.PackioError, Malformed)) as caught:
-            lmdb_values.sample(pickles.read(data), data)
+        with pytest.raises((errors.PackioError, MalformedError)) as caught:
+            lmdb_values.sample(pickles.read_pickle(data), data)
         return _EVENTS, tracemalloc.get_traced_memory()[1], caught.value
     finally:
         _EVENTS = None
@@ -598,8 +598,8 @@ def _events_and_peak(data: bytes) -> tuple[list[str], int, Exception]:
 @pytest.mark.parametrize("name", [*_HOSTILE, *_SENSELESS])
 def test_hostile_pickles_are_refused_and_run_nothing(name: str, tmp_path: Path) -> None:
     data = (_HOSTILE | _SENSELESS)[name]
-    with pytest.raises((errors.PackioError, Malformed)):
-        lmdb_values.sample(pickles.read(data), data)  # loads what there is to load
+    with pytest.raises((errors.PackioError, MalformedError)):
+        lmdb_values.sample(pickles.read_pickle(data), data)  # loads what there is to load
     events, peak, error = _events_and_peak(data)
     assert events == []
     assert peak < 4_000_000
@@ -621,7 +621,7 @@ def test_hostile_pickles_are_refused_and_run_nothing(name: str, tmp_path: Path) 
 def test_plain_data_is_read_as_pickle_reads_it(value: Any, protocol: int) -> None:
     data = pickle.dumps(value, protocol)
     assert pickles.is_likely(data)
-    assert _resolved(pickles.read(data), data) == pickle.loads(data)
+    assert _resolved(pickles.read_pickle(data), data) == pickle.loads(data)
 
 
 @functools.cache
@@ -642,7 +642,7 @@ _WALKERS = {
     "arrow": lmdb_values.arrow,
     "msgpack": lmdb_values.msgpack,
     "datum": lmdb_values.parse_datum,
-    "pickle": pickles.read,
+    "pickle": pickles.read_pickle,
 }
 
 
@@ -652,7 +652,7 @@ def _walk(data: bytes) -> None:
             found = walker(data)
             if not isinstance(found, lmdb_values.FoundImage):
                 found = lmdb_values.sample(found, data)
-        except (errors.PackioError, Malformed):
+        except (errors.PackioError, MalformedError):
             continue
         assert 0 <= found.start <= found.stop <= len(data)
         assert found.label is None or -(2**63) <= found.label < 2**63

@@ -206,7 +206,7 @@ def indexed(name: str, path: Path, given: list[Record[Field]], written: Written)
         builder.add(record)
     form = registry.load("formats", name)
     folder = folder_of(form, path)
-    files = columns.of_files(folder, [*written.files, *written.sidecars])
+    files = columns.file_columns(folder, [*written.files, *written.sidecars])
     metadata: dict[str, Any] = {
         "version": indexfile.VERSION, "format": name, "access": "range", "classes": [],
         "fields": builder.fields, "source": {"kind": "test"}, "options": {}, "versions": {},

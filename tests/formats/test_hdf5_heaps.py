@@ -206,7 +206,7 @@ def _collection(*objects: bytes, size: int | None = None, start: bytes = b"GCOL\
 
 def _found(path: Path, content: bytes, *references: tuple[int, int, int]) -> list[bytes]:
     path.write_bytes(content)
-    with ranges.opened(path, 4096) as file:
+    with ranges.open_input(path, 4096) as file:
         offsets, lengths = datasets.find_values(
             file, np.array([*references], _SIZES.reference), _SIZES
         )

@@ -65,7 +65,7 @@ def _tfrecord(path: Path, samples: _Samples) -> None:
             elif label is not None:
                 features += _feature(b"label", 0x1A, varint(label))
             data = _sized(0x0A, features)
-            crc = tfrecord.TAIL.pack(tfrecord.masked(crc32c(data)))
+            crc = tfrecord.TAIL.pack(tfrecord.mask_crc(crc32c(data)))
             file.write(tfrecord.head(len(data)) + data + crc)
 
 

@@ -35,7 +35,7 @@ from packio.formats import Reading
 from packio.formats.blobs import ranges
 from packio.formats.hdf5 import datasets
 from packio.formats.lmdb import values as lmdb_values
-from packio.formats.wire import Malformed, pickles, protobuf
+from packio.formats.wire import MalformedError, pickles, protobuf
 from packio.images import encodings, png
 from packio.index import indexfile
 
@@ -258,7 +258,7 @@ def _heap(data: bytes) -> None:
     path.write_bytes(data)
     content = data[: _REFERENCES * 16].ljust(_REFERENCES * 16, b"\0")
     references = np.frombuffer(content, _SIZES_OF_HDF5.reference)
-    with ranges.opened(path, 4096) as file:
+    with ranges.open_input(path, 4096) as file:
         offsets, lengths = datasets.find_values(file, references, _SIZES_OF_HDF5)
     assert ((offsets >= 0) & (offsets + lengths <= len(data))).all()
 
@@ -312,9 +312,9 @@ def _pack(data: bytes) -> None:
 # ------------------------------------------------------------------------------------ single values
 
 
-@target("pickle", lambda: [pickle.dumps(v, p) for p in (0, 2, 4) for v in _VALUES], Malformed)
+@target("pickle", lambda: [pickle.dumps(v, p) for p in (0, 2, 4) for v in _VALUES], MalformedError)
 def _pickle(data: bytes) -> None:
-    pickles.read(data)
+    pickles.read_pickle(data)
 
 
 _VALUES: list[object] = [
@@ -323,7 +323,7 @@ _VALUES: list[object] = [
 ]
 
 
-@target("arrow", lambda: [_arrow()], Malformed)
+@target("arrow", lambda: [_arrow()], MalformedError)
 def _arrow_value(data: bytes) -> None:
     lmdb_values.arrow(data)
 
@@ -336,7 +336,7 @@ def _arrow() -> bytes:
     return bytes(held.getvalue().to_pybytes())
 
 
-@target("protobuf", lambda: [example(), example(b"\x12\x06\x0a\x04\0\0\x80\x3f")], Malformed)
+@target("protobuf", lambda: [example(), example(b"\x12\x06\x0a\x04\0\0\x80\x3f")], MalformedError)
 def _protobuf(data: bytes) -> None:
     found = protobuf.Example(data)
     for key in (b"image/encoded", b"image/class/label"):

@@ -171,7 +171,7 @@ def test_constants_are_of_the_contract(plugin: ModuleType) -> None:
 
 def test_mypy_finds_the_contract_in_every_plugin(tmp_path: pathlib.Path) -> None:
     api = pytest.importorskip("mypy.api")
-    names = registry.built_in("decoders")
+    names = registry.list_built_in("decoders")
     lines = [f"from packio.images.decoders import DecoderPlugin, {', '.join(names)}"]
     lines += [f"{name}_: DecoderPlugin = {name}" for name in names]
     (tmp_path / "contract.py").write_text("\n".join(lines))

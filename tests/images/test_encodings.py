@@ -121,13 +121,13 @@ def test_orientation_turns_as_pillow_does(kind: str, value: int) -> None:
 
 
 def _assert_turned_like_pillow(data: bytes) -> None:
-    from packio.images.frames import oriented
+    from packio.images.frames import orient
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow warns of tags with too many values
         image = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
     expected = np.asarray(image.convert("RGB"))
-    turned = oriented(pillow.decode(data), encodings.read_facts(data).orientation)
+    turned = orient(pillow.decode(data), encodings.read_facts(data).orientation)
     np.testing.assert_array_equal(turned, expected)
 
 

@@ -245,7 +245,7 @@ def test_orientation_as_pillows(orientation: int) -> None:
     image = Image.fromarray(pixels)
     image.getexif()[0x0112] = orientation
     expected = np.asarray(ImageOps.exif_transpose(image))
-    turned = frames.oriented(pixels, orientation)
+    turned = frames.orient(pixels, orientation)
     np.testing.assert_array_equal(turned, expected)
     assert turned.flags.c_contiguous
 
@@ -283,12 +283,12 @@ def test_a_part_of_a_resized_image_is_the_part_of_all_of_it() -> None:
         target = draw.choice([(24, 24), (97, 61), (draw.randint(1, 50), draw.randint(1, 50))])
         frame = ResizeCenterCrop(target, draw.choice([0.5, 0.875, 1.0]), how).frame(*size, [])
         whole = render(pixels, frame, how)
-        part = frames.shown(frame, how)
+        part = frames.visible_part(frame, how)
         assert 0 <= part.top <= part.top + part.height <= size[0]
         assert 0 <= part.left <= part.left + part.width <= size[1]
         np.testing.assert_array_equal(render(pixels, part, how), whole)
         smaller += part[2:4] != frame[2:4]
-        moved = render(pixels, frames.shown(frame, how, fast=True), how)
+        moved = render(pixels, frames.visible_part(frame, how, fast=True), how)
         error = np.square(moved.astype(np.float64) - whole).mean()
         assert error < 255**2 / 10**3.5, "35 dB"
     assert smaller > 80
@@ -298,13 +298,13 @@ def test_a_border_is_the_same_around_a_part() -> None:
     pixels = picture(120, 90)
     for out_top, out_left in [(-5, -7), (-5, 40), (30, -60), (100, 10), (10, 100)]:
         frame = Frame(10, 5, 100, 80, 60, 70, out_top, out_left, 40, 50)
-        part = frames.shown(frame, "bilinear")
+        part = frames.visible_part(frame, "bilinear")
         np.testing.assert_array_equal(render(pixels, part), render(pixels, frame))
 
 
 def test_what_evaluation_does_not_show_is_not_looked_at() -> None:
     frame = ResizeCenterCrop(224).frame(375, 500, [])
-    exact, fast = (frames.shown(frame, "bilinear", fast=fast) for fast in (False, True))
+    exact, fast = (frames.visible_part(frame, "bilinear", fast=fast) for fast in (False, True))
     assert exact.height * exact.width < 0.8 * 375 * 500
     assert fast.height * fast.width < 0.65 * 375 * 500
 
@@ -341,12 +341,12 @@ def test_the_frames_of_a_batch_are_those_of_its_images(crop: Any, fast: bool) ->
     turns: Any = orientation, u[:, 0] < 0.5
     place = frames.Placement(columns, *turns)
     how = crop.interpolation
-    wanted = regions.needed(place, height, width, how, fast=fast)
+    wanted = regions.compute_need(place, height, width, how, fast=fast)
     for found, frame, turn, own, size in zip(
         frames.each(wanted, n), one_by_one, orientation.tolist(), u.tolist(), sizes, strict=True
     ):
         alone = frames.Placement(frame, turn, own[0] < 0.5)
-        expected = regions.needed(alone, *size, how, fast=fast)
+        expected = regions.compute_need(alone, *size, how, fast=fast)
         assert found == expected
         assert isinstance(found.frame.top, int)
 
@@ -355,7 +355,7 @@ def test_the_frames_of_a_batch_are_those_of_its_images(crop: Any, fast: bool) ->
 @pytest.mark.parametrize("size", [(50, 1), (1, 50), (1, 1)])
 def test_a_turned_line_can_be_resized(size: tuple[int, int], orientation: int) -> None:
     """PyTorch refuses negative strides, also along a side of one pixel."""
-    turned = frames.oriented(picture(*size), orientation)
+    turned = frames.orient(picture(*size), orientation)
     assert min(turned.strides) > 0
     assert rendering.resize(turned, (4, 4), "bilinear").shape == (4, 4, 3)
 

@@ -142,7 +142,7 @@ def test_a_crop_lies_where_the_exact_one_lies(
 
 
 def test_parts_of_a_resized_box() -> None:
-    """As `packio.images.frames.shown` has them: the box has a ratio, and the output a border."""
+    """As `frames.visible_part` has them: the box has a ratio, and the output a border."""
     jpeg = _ramps()[2]
     for how in ("bilinear", "bicubic"):
         made = []

@@ -19,7 +19,7 @@ from packio.errors import DecodeError, OptionError
 from packio.images import frames
 from packio.images.decoders import Decoder
 from packio.images.encodings import read_facts
-from packio.images.frames import oriented
+from packio.images.frames import orient
 from packio.images.geometry import Geometry
 from packio.index import indexfile
 from packio.index.indexfile import Index
@@ -187,7 +187,7 @@ def test_boxes_are_found_in_stored_images() -> None:
     draw = random.Random(0)
     pixels = np.arange(30 * 20 * 3, dtype=np.uint16).reshape(30, 20, 3)
     for orientation in range(1, 9):
-        upright = oriented(pixels, orientation)
+        upright = orient(pixels, orientation)
         for _ in range(50):
             height, width = upright.shape[:2]
             top, left = draw.randrange(height), draw.randrange(width)
@@ -197,8 +197,8 @@ def test_boxes_are_found_in_stored_images() -> None:
                 draw.randrange(1, height - top + 1),
                 draw.randrange(1, width - left + 1),
             )
-            t, le, h, w = frames.stored_box(box, orientation, 30, 20)
-            found = oriented(pixels[t : t + h, le : le + w], orientation)
+            t, le, h, w = frames.to_stored_box(box, orientation, 30, 20)
+            found = orient(pixels[t : t + h, le : le + w], orientation)
             assert np.array_equal(found, upright[top : top + box[2], left : left + box[3]])
 
 

@@ -51,7 +51,7 @@ def _needs(seed: int, orientation: int, how: str, *, fast: bool) -> Any:
             crop.frame(*size, draw.random(22).tolist()), orientation,
             hflip=bool(draw.integers(2)), vflip=bool(draw.integers(2)),
         )  # fmt: skip
-        needs.append(regions.needed(placement, *_SIZE, crop.interpolation, fast=fast))
+        needs.append(regions.compute_need(placement, *_SIZE, crop.interpolation, fast=fast))
     return needs
 
 
@@ -92,7 +92,7 @@ def test_outputs_are_written_where_they_go(kind: str) -> None:
 def _at(*boxes: tuple[int, int, int, int], fast: bool = False, to: int = 20) -> Any:
     """Needs of boxes: top, left, height, width."""
     return [
-        regions.needed(Placement(Frame(*box, to, to, 0, 0, to, to)), *_SIZE, "bilinear",
+        regions.compute_need(Placement(Frame(*box, to, to, 0, 0, to, to)), *_SIZE, "bilinear",
                        fast=fast)
         for box in boxes
     ]  # fmt: skip
@@ -140,7 +140,7 @@ def test_one_output_that_the_core_declines_does_not_keep_it_from_others() -> Non
     data, decoder = _JPEGS["4:2:0"], Decoder()
     facts = read_facts(data)
     black = Frame(0, 0, *_SIZE, *_SIZE, 1000, 1000, 20, 20)  # a crop beyond the image
-    beyond = regions.needed(Placement(black), *_SIZE, "nearest", fast=False)
+    beyond = regions.compute_need(Placement(black), *_SIZE, "nearest", fast=False)
     needs = [*_at((0, 0, 100, 100), (10, 10, 100, 100)), beyond]
     made = regions.make(decoder, data, facts, needs, [None] * 3)
     alone = [regions.make(Decoder("pillow"), data, facts, [need], [None])[0] for need in needs]

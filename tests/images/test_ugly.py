@@ -48,10 +48,10 @@ _EXCEPTIONS = {
 def _packio(data: bytes) -> np.ndarray:
     from packio.images import encodings
     from packio.images.decoders import Decoder
-    from packio.images.frames import oriented
+    from packio.images.frames import orient
 
     facts = encodings.read_facts(data)
-    return oriented(Decoder("auto")(data, facts), facts.orientation)
+    return orient(Decoder("auto")(data, facts), facts.orientation)
 
 
 def _pillow(data: bytes) -> np.ndarray:

@@ -34,7 +34,7 @@ def _keys(draw: random.Random) -> list[bytes]:
 @pytest.mark.parametrize("seed", range(300))
 def test_keys_are_ordered_as_python_orders_bytes(seed: int) -> None:
     keys = _keys(random.Random(seed))
-    order, all_differ = key_order(*columns.ragged(keys))
+    order, all_differ = key_order(*columns.join_values(keys))
     assert order.tolist() == sorted(range(len(keys)), key=keys.__getitem__)
     assert all_differ == (len(set(keys)) == len(keys))
 
@@ -42,7 +42,7 @@ def test_keys_are_ordered_as_python_orders_bytes(seed: int) -> None:
 def test_many_keys_are_ordered() -> None:
     draw = random.Random(0)
     keys = [b"n%08d/%d" % (draw.randrange(30), draw.randrange(1 << 40)) for _ in range(20_000)]
-    table = columns.of_keys(keys)
+    table = columns.key_columns(keys)
     assert [keys[i] for i in table["key_order"].tolist()] == sorted(keys)
     assert table["key_data"].tobytes() == b"".join(keys)
 
@@ -52,7 +52,7 @@ def _tables(seed: int) -> tuple[list[list[bytes]], list[Keys]]:
     draw = random.Random(seed)
     lists = [_keys(draw) for _ in range(draw.randrange(1, 6))]
     lists[0] += draw.sample(lists[-1], len(lists[-1]) // 2)
-    made = [columns.of_keys(keys) for keys in lists]
+    made = [columns.key_columns(keys) for keys in lists]
     return lists, [Keys(t["key_data"], t["key_offsets"], t["key_order"]) for t in made]
 
 
@@ -64,7 +64,7 @@ def test_tables_of_keys_are_merged_as_python_orders_bytes(
     monkeypatch.setattr(columns, "_ROWS", at_once)
     lists, tables = _tables(seed)
     keys = list(itertools.chain.from_iterable(lists))
-    ranges = list(columns.merged_order(tables))
+    ranges = list(columns.merge_order(tables))
     assert np.concatenate(ranges).tolist() == sorted(range(len(keys)), key=keys.__getitem__)
     assert all(len(rows) <= at_once for rows in ranges)
 
@@ -75,9 +75,9 @@ def test_an_order_that_is_wrong_is_not_merged(
     order: list[int], at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(columns, "_ROWS", at_once)
-    data, starts = columns.ragged([b"a", b"b", b"c", b"d"])
+    data, starts = columns.join_values([b"a", b"b", b"c", b"d"])
     with pytest.raises(IntegrityError, match="reindex"):
-        list(columns.merged_order([Keys(data, starts, np.array(order, np.uint32))]))
+        list(columns.merge_order([Keys(data, starts, np.array(order, np.uint32))]))
 
 
 def _built(records: list[Record[Field]]) -> dict[str, np.ndarray]:
@@ -141,7 +141,7 @@ def test_a_builder_knows_whether_keys_differ() -> None:
 
 
 def test_keys_that_are_alike_are_numbered() -> None:
-    table = columns.of_numbered_keys(*columns.ragged([b"a", b"", b"a"]))
+    table = columns.numbered_key_columns(*columns.join_values([b"a", b"", b"a"]))
     data, starts = table["key_data"].tobytes(), table["key_offsets"].tolist()
     assert [data[starts[i] : starts[i + 1]] for i in range(3)] == [
         b"00000000/a", b"00000001/", b"00000002/a",
@@ -156,7 +156,7 @@ def test_keys_that_do_not_add_up_are_refused(tmp_path: pathlib.Path) -> None:
     where = np.arange(3, dtype=np.int64)
     table = builder.columns({"image": Ranges(np.zeros(3, np.uint32), where, where + 1)})
     table["key_offsets"] = np.array([0, 4, 2, 6], np.int64)
-    files = columns.of_objects(["a"], [1], [bytes(32)])
+    files = columns.object_columns(["a"], [1], [bytes(32)])
     indexfile.write(tmp_path / "a.packio", table | files, {"version": indexfile.VERSION})
     with pytest.raises(IntegrityError, match="keys do not add up"):
         list(indexfile.Index(tmp_path / "a.packio").every_key())

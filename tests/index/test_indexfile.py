@@ -22,7 +22,7 @@ from packio.errors import (
     VersionError,
 )
 from packio.index import indexfile, layout
-from packio.index.columns import ragged
+from packio.index.columns import join_values
 from packio.index.indexfile import BLOCK, Index, Keys
 
 if TYPE_CHECKING:
@@ -38,9 +38,11 @@ def _columns(keys: list[bytes], seed: int = 0) -> dict[str, np.ndarray]:
         name: draw.integers(0, 200, n).astype(code) for name, code in layout.PER_SAMPLE.items()
     }
     columns["label"] = draw.integers(0, 1000, n)
-    columns["key_data"], columns["key_offsets"] = ragged(keys)
+    columns["key_data"], columns["key_offsets"] = join_values(keys)
     columns["key_order"] = np.array(sorted(range(n), key=keys.__getitem__), np.uint32)
-    columns["file_path_data"], columns["file_path_offsets"] = ragged([b"data.mdb", b"labels.tsv"])
+    columns["file_path_data"], columns["file_path_offsets"] = join_values(
+        [b"data.mdb", b"labels.tsv"]
+    )
     columns["file_bytes"] = np.array([1 << 40, 7])
     columns["file_digest"] = draw.integers(0, 256, (2, 32), np.uint8)
     return columns
@@ -388,7 +390,7 @@ def test_numbers_that_lead_nowhere_are_an_error(
 def test_files_outside_the_pack_are_refused(tmp_path: pathlib.Path, name: bytes) -> None:
     path = tmp_path / "index.packio"
     columns = _columns(KEYS)
-    columns["file_path_data"], columns["file_path_offsets"] = ragged([b"data.mdb", name])
+    columns["file_path_data"], columns["file_path_offsets"] = join_values([b"data.mdb", name])
     indexfile.write(path, columns, METADATA)
     with pytest.raises(IntegrityError):
         Index(path).files()

@@ -10,7 +10,7 @@ import pytest
 
 from packio.errors import IntegrityError
 from packio.index import indexfile, layout
-from packio.index.columns import of_keys
+from packio.index.columns import key_columns
 from packio.index.indexfile import Index, KeyBytes, NumberColumns
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def _written(path: Path, keys: list[bytes], **changes: np.ndarray) -> Index:
         name: draw.integers(0, 200, len(keys)).astype(code)
         for name, code in layout.PER_SAMPLE.items()
     }
-    columns |= of_keys(keys)
+    columns |= key_columns(keys)
     columns |= {
         "file_path_data": np.zeros(0, np.uint8), "file_path_offsets": np.zeros(1, np.int64),
         "file_bytes": np.zeros(0, np.int64), "file_digest": np.zeros((0, 32), np.uint8),

@@ -30,8 +30,8 @@ def _table(keys: list[bytes], seed: int, names: list[str]) -> dict[str, np.ndarr
         "boxes": draw.random((int(lengths.sum()), 4), np.float32),
         "box_offsets": columns.offsets(lengths.tolist()),
     }
-    data, starts = columns.ragged([name.encode() for name in names])
-    return found | columns.of_keys(keys) | {
+    data, starts = columns.join_values([name.encode() for name in names])
+    return found | columns.key_columns(keys) | {
         "file_bytes": np.arange(len(names)), "file_path_data": data, "file_path_offsets": starts,
         "file_digest": np.zeros((len(names), 32), np.uint8),
     }  # fmt: skip
@@ -47,7 +47,7 @@ def test_joined_columns_are_written_as_whole_arrays_are(
     monkeypatch.setattr(column, "_ROWS", rows)
     edges = [0, 3, 3, 400, 1000]  # one of the tables is empty
     tables = [_table(KEYS[a:b], a, [f"{a}.a", f"{a}.b"]) for a, b in itertools.pairwise(edges)]
-    joined = columns.joined(tables, [2] * len(tables))
+    joined = columns.join_tables(tables, [2] * len(tables))
     metadata = {"version": 2}
     digest = indexfile.write(tmp_path / "pieces", joined, metadata)
     whole = {n: c.array() if isinstance(c, Pieces) else c for n, c in joined.items()}
@@ -72,5 +72,5 @@ def test_joined_columns_are_written_as_whole_arrays_are(
 
 def test_columns_without_rows_are_written(tmp_path: pathlib.Path) -> None:
     tables = [_table([], 0, []), _table([], 1, [])]
-    indexfile.write(tmp_path / "empty", columns.joined(tables, [0, 0]), {"version": 2})
+    indexfile.write(tmp_path / "empty", columns.join_tables(tables, [0, 0]), {"version": 2})
     assert len(Index(tmp_path / "empty")) == 0

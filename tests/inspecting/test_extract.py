@@ -28,7 +28,7 @@ from packio.errors import (
     OutputExistsError,
 )
 from packio.index import indexfile
-from packio.index.columns import ragged
+from packio.index.columns import join_values
 from packio.inspecting.extracting import extract
 from packio.sample.fields import decode
 from packio.storage import workshop
@@ -102,7 +102,7 @@ def _rename(pack: pathlib.Path, names: dict[int, bytes]) -> None:
         index, metadata = opened.index_file, opened.metadata
         keys = [names.get(i, opened.key_bytes(i)) for i in range(len(opened))]
         columns = {name: index.column(name).array() for name in index.column_names}
-    columns["key_data"], columns["key_offsets"] = ragged(keys)
+    columns["key_data"], columns["key_offsets"] = join_values(keys)
     columns["key_order"] = np.array(sorted(range(len(keys)), key=keys.__getitem__), np.uint32)
     indexfile.write(pack / "index.packio", columns, metadata)
 
@@ -388,7 +388,7 @@ def test_a_missing_parent_folder_is_an_error(made: pathlib.Path, tmp_path: pathl
 
 
 def test_two_at_once_into_one_place_are_refused(made: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    with workshop.opened(tmp_path / "out"), pytest.raises(LockedError):
+    with workshop.open_workshop(tmp_path / "out"), pytest.raises(LockedError):
         extract(made / "made.lmdb", tmp_path / "out")
     extract(made / "made.lmdb", tmp_path / "out")
     assert os.listdir(tmp_path) == ["out"]

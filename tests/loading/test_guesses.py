@@ -15,7 +15,7 @@ from range_server import web
 from torch.utils.data import BatchSampler, DataLoader
 
 import packio
-from packio.batches.draws import Drawn
+from packio.batches.draws import PositionedIndex
 from packio.datasets.lookahead import Guesses
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def test_indices_of_what_is_near_carry_no_course(data: Any) -> None:
     assert next(iter(packio.ShuffleSampler(data))).course is None
 
 
-@pytest.mark.parametrize("batch", [[], [3, 4], np.arange(3), [Drawn(1, 0, 0)]])
+@pytest.mark.parametrize("batch", [[], [3, 4], np.arange(3), [PositionedIndex(1, 0, 0)]])
 def test_indices_of_others_are_left_alone(batch: Any) -> None:
     guess = Guesses().after(_Far(10), batch)
     assert (list(guess.later), guess.anew) == ([], False)

@@ -11,7 +11,7 @@ import torch
 from range_server import web
 
 import packio
-from packio.datasets.lookahead import AHEAD, BatchWithLookahead, with_lookahead
+from packio.datasets.lookahead import AHEAD, BatchWithLookahead, add_lookahead
 
 if TYPE_CHECKING:
     import pathlib
@@ -39,7 +39,7 @@ def test_each_batch_is_told_once_to_the_process_that_makes_it(
     size: int, processes: int, count: int
 ) -> None:
     batches = [list(range(n * size, n * size + size)) for n in range(count)]
-    told: list[Any] = list(with_lookahead(iter(batches), processes))
+    told: list[Any] = list(add_lookahead(iter(batches), processes))
     assert [list(batch) for batch in told] == batches
     by = max(processes, 1)
     for process in range(by):
@@ -60,7 +60,7 @@ def test_no_more_than_needed_is_drawn_ahead() -> None:
             drawn.append(number)
             yield [number] * 64
 
-    next(with_lookahead(batches(), 2))
+    next(add_lookahead(batches(), 2))
     assert len(drawn) <= 1 + 2 * (AHEAD // 64)
 
 

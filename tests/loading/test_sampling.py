@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packio.batches.draws import Drawn
+from packio.batches.draws import PositionedIndex
 from packio.errors import OptionError
 from packio.loading.permuting import permute
 from packio.loading.samplers import ShuffleSampler
@@ -70,7 +70,7 @@ def test_ranks_share_one_order(world_size: int, drop_last: bool) -> None:
 
 def test_an_index_says_when_it_is_drawn_and_pickles() -> None:
     index = list(ShuffleSampler(10, seed=1, epoch=3))[4]
-    assert isinstance(index, Drawn)
+    assert isinstance(index, PositionedIndex)
     assert (index.epoch, index.position) == (3, 4)
     again = pickle.loads(pickle.dumps(index))
     assert (again, again.epoch, again.position) == (index, 3, 4)
@@ -91,7 +91,7 @@ def test_an_epoch_goes_on_where_it_was_left(world_size: int) -> None:
         sampler.load_state_dict(state)
     rest = [i for step in zip(*resumed, strict=True) for i in step]
     assert rest == whole[24:]
-    assert [i.position for i in rest if isinstance(i, Drawn)] == list(range(24, 96))
+    assert [i.position for i in rest if isinstance(i, PositionedIndex)] == list(range(24, 96))
     assert len(list(resumed[0])) == 96 // world_size  # the next epoch is a whole one
     with pytest.raises(OptionError):
         ShuffleSampler(96, seed=9).load_state_dict(state)

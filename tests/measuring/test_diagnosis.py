@@ -66,7 +66,7 @@ def test_the_page_says_command_machine_and_date() -> None:
 
 
 def trial(kind: Cause, *factors: float, chance: float = 0.01) -> Trial:
-    return Trial(kind, "a change", "code", Spread.of(factors), 8, chance=chance)
+    return Trial(kind, "a change", "code", Spread.summarize(factors), 8, chance=chance)
 
 
 def test_the_loops_time_is_shared_out_by_what_each_part_costs() -> None:

@@ -30,7 +30,7 @@ from packio.errors import (
     PackioError,
     SourceError,
 )
-from packio.formats import added_shard, is_added_shard
+from packio.formats import is_added_shard, name_added_shard
 from packio.packing.fields import job, parts
 from packio.storage import workshop
 
@@ -216,7 +216,7 @@ def test_other_libraries_read_the_new_shards(
     form, found = registry.load("formats", name), list[bytes]()
     with packio.open(out) as pack:
         for shard in pack.metadata["shards"]:
-            found += _READERS[name](out / added_shard(form, shard["name"], "latent", "array"))
+            found += _READERS[name](out / name_added_shard(form, shard["name"], "latent", "array"))
         for key, data in zip(map(pack.key, range(len(pack))), found, strict=True):
             assert np.array_equal(np.load(io.BytesIO(data)), _latent(key))
 
@@ -704,7 +704,7 @@ def test_the_workshop_of_another_user_is_not_touched(
 ) -> None:
     out = tmp_path / "x.tar"
     packio.pack(image_folder, out)
-    strange = workshop.Workshop.of(out, job.SUFFIX).folder
+    strange = workshop.Workshop.locate(out, job.SUFFIX).folder
     strange.mkdir()
     (strange / "thesis.txt").write_text("years of work")
     with pytest.raises(PackioError, match="not made by packio"):

@@ -94,7 +94,7 @@ def test_metadata_without_the_size_of_its_image_is_told(
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_no_boxes_may_be_moved(orientation: int) -> None:
-    assert resizing.moved_boxes(np.zeros((0, 4)), (4, 4), (2, 2), orientation).shape == (0, 4)
+    assert resizing.move_boxes(np.zeros((0, 4)), (4, 4), (2, 2), orientation).shape == (0, 4)
 
 
 def test_nonsense_and_other_metadata_stay_as_they_are() -> None:
@@ -102,11 +102,11 @@ def test_nonsense_and_other_metadata_stay_as_they_are() -> None:
         b'{"bbox": 1}', b'{"width": 9, "height": 9, "bbox": [[1, 2, 3, 4]]}', b'{"a": 1}',
         b'{"width": [4], "height": 4, "bbox": []}', None,
     ):  # fmt: skip
-        assert resizing.scaled_meta(meta, {(4, 4): (2, 2)}) == meta
+        assert resizing.scale_meta(meta, {(4, 4): (2, 2)}) == meta
     odd = (
         b'{"area":[null,"?"],"bbox":[null,[2,2],"?"],"height":4,"segmentation":[{"a":1}],"width":4}'
     )
-    told: Any = json.loads(resizing.scaled_meta(odd, {(4, 4): (2, 2)}) or b"")
+    told: Any = json.loads(resizing.scale_meta(odd, {(4, 4): (2, 2)}) or b"")
     assert told == {
         "area": [None, "?"], "bbox": [None, [1, 1], "?"], "segmentation": [{"a": 1}],
         "width": 2, "height": 2,

@@ -231,7 +231,7 @@ def test_appending_is_locked_out_while_another_run_packs(
     out = tmp_path / "x.tar"
     if is_there:
         packio.pack(image_folder, out, shards=2)
-    with workshop.opened(out):
+    with workshop.open_workshop(out):
         with pytest.raises(LockedError):
             packio.append(out, image_folder)
         with pytest.raises(LockedError):
@@ -247,14 +247,14 @@ def test_a_pack_that_another_run_has_made_meanwhile_is_compared(
     def overtaken(*args: Any, **options: Any) -> Any:
         monkeypatch.undo()  # the other run is not overtaken
         packio.pack(image_folder, out)
-        return workshop.opened(*args, **options)
+        return workshop.open_workshop(*args, **options)
 
-    monkeypatch.setattr(workshop, "opened", overtaken)
+    monkeypatch.setattr(workshop, "open_workshop", overtaken)
     assert packio.pack(image_folder, out).up_to_date
     out.unlink()
     out.with_name("x.tar.packio").unlink()
     out.with_name("x.tar.idx").unlink()
-    monkeypatch.setattr(workshop, "opened", overtaken)
+    monkeypatch.setattr(workshop, "open_workshop", overtaken)
     with pytest.raises(OutputExistsError, match="packed from other files"):
         packio.pack(half, out)
     assert not [name for name in os.listdir(tmp_path) if "packio-" in name]

@@ -25,26 +25,26 @@ def _listing(count: int, classes: int) -> Listing:
 
 def test_patterns_choose_keys() -> None:
     listing = _listing(30, 3)
-    assert set(Choice(include=("1/*",)).of(listing).labels or []) == {1}
-    assert set(Choice(include=("*",), exclude=("0/*", "2/*")).of(listing).labels or []) == {1}
+    assert set(Choice(include=("1/*",)).choose(listing).labels or []) == {1}
+    assert set(Choice(include=("*",), exclude=("0/*", "2/*")).choose(listing).labels or []) == {1}
     with pytest.raises(SourceError, match="none of 30"):
-        Choice(include=("x",)).of(listing)
+        Choice(include=("x",)).choose(listing)
 
 
 def test_an_order_depends_on_the_seed_and_the_keys_alone() -> None:
     listing = _listing(200, 4)
     backwards = listing.take(range(199, -1, -1))
-    one, two = (Choice(shuffle=7).of(x) for x in (listing, backwards))
+    one, two = (Choice(shuffle=7).choose(x) for x in (listing, backwards))
     assert one.keys == two.keys
     assert one.labels == two.labels
     assert one.keys != listing.keys
     assert sorted(one.keys) == sorted(listing.keys)
-    assert Choice(shuffle=8).of(listing).keys != one.keys
-    assert Choice(shuffle=7, limit=10).of(listing).keys == one.keys[:10]
+    assert Choice(shuffle=8).choose(listing).keys != one.keys
+    assert Choice(shuffle=7, limit=10).choose(listing).keys == one.keys[:10]
 
 
 def test_splits_have_their_shares_of_each_class() -> None:
-    listing = Choice(split=(("train", 0.8), ("val", 0.1), ("test", 0.1))).of(_listing(1000, 5))
+    listing = Choice(split=(("train", 0.8), ("val", 0.1), ("test", 0.1))).choose(_listing(1000, 5))
     assert listing.split_names == ["train", "val", "test"]
     splits, labels = np.asarray(listing.splits), np.asarray(listing.labels)
     for label in range(5):
@@ -52,14 +52,14 @@ def test_splits_have_their_shares_of_each_class() -> None:
 
 
 def test_splits_of_many_small_classes_add_up() -> None:
-    listing = Choice(split=(("train", 0.75), ("val", 0.25))).of(_listing(400, 400))
+    listing = Choice(split=(("train", 0.75), ("val", 0.25))).choose(_listing(400, 400))
     assert 85 <= Counter(np.asarray(listing.splits).tolist())[1] <= 115
 
 
 def test_a_sample_keeps_its_split_whatever_the_order() -> None:
     listing = _listing(300, 3)
     choice = Choice(split=(("a", 0.5), ("b", 0.5)), seed=3)
-    one, two = choice.of(listing), choice.of(listing.take(range(299, -1, -1)))
+    one, two = choice.choose(listing), choice.choose(listing.take(range(299, -1, -1)))
     assert dict(zip(one.keys, np.asarray(one.splits), strict=True)) == dict(
         zip(two.keys, np.asarray(two.splits), strict=True)
     )
@@ -106,7 +106,7 @@ def test_paths_that_cannot_be_listed_are_chosen_too(
 ) -> None:
     unlisted = [(key, "no permission") for key in (b"0/deep/", b"b/", b"b/x.jpg")]
     listing = dataclasses.replace(_listing(2, 1), unlisted=unlisted)
-    for chosen in (Choice(**options).of(listing), Choice(**options).of_new(listing, ())):
+    for chosen in (Choice(**options).choose(listing), Choice(**options).choose_new(listing, ())):
         assert [key for key, _ in chosen.unlisted] == left
         assert bool(chosen.warnings) == (options == {"limit": 2})
 

@@ -268,7 +268,7 @@ def test_scaled_decoding_loses_less_than_jpeg(
     with Image.open(io.BytesIO(data)) as opened:
         box = resizing.decode_scaled(opened, data, to)
         assert opened.size == ((size[0] + 1) // 2, (size[1] + 1) // 2)
-        scaled = resizing.resized(opened.convert(kept), to, "bilinear", box)
+        scaled = resizing.resize_image(opened.convert(kept), to, "bilinear", box)
     assert _psnr(np.asarray(scaled), np.asarray(full)) > 42
     item, _ = _encoded(Encoding("jpeg", resize=resize, quality=100, subsampling="4:4:4"), data)
     assert np.abs(_pixels(item.data).squeeze().astype(int) - np.asarray(scaled)).max() <= 4
@@ -456,7 +456,7 @@ def test_ids_beyond_the_palette_survive() -> None:
     length = data.index(b"PLTE") - 4
     short = zlib.crc32(b"PLTE" + bytes(9)).to_bytes(4, "big")
     data = data[:length] + b"\0\0\0\x09PLTE" + bytes(9) + short + data[length + 12 + 768 :]
-    moved = resizing.moved_mask(data, (4, 4), (4, 2), 1)
+    moved = resizing.move_mask(data, (4, 4), (4, 2), 1)
     assert np.asarray(_opened(moved)).tolist() == [[0, 1, 2, 255]] * 2
 
 

@@ -130,18 +130,18 @@ def test_what_the_source_gives_is_known_after_any_changes(seed: int) -> None:
             moved = {a: b for a, b in moved.items() if a != b}
             if (held.keys() - moved.keys()) & set(moved.values()):
                 continue
-            held, found = _renamed(held, moved), origins.renamed(found, moved)
+            held, found = _renamed(held, moved), origins.rename(found, moved)
         elif what == "add":
             name = draw.choice(names)
-            held[name], found = f"own {number}", origins.without(found, name)
+            held[name], found = f"own {number}", origins.remove(found, name)
         elif held:
             name = draw.choice(sorted(held))
             del held[name]
-            found = origins.without(found, name)
+            found = origins.remove(found, name)
         for name, value in held.items():
             wanted = value.removeprefix("source ") if value.startswith("source ") else None
             assert origins.origin_of(name, found) == wanted, (name, held, found)
-        taken = origins.taken({name: f"source {name}" for name in given}, found)
+        taken = origins.take_fields({name: f"source {name}" for name in given}, found)
         assert taken == {n: v for n, v in held.items() if v.startswith("source ")}
 
 

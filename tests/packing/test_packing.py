@@ -574,7 +574,7 @@ def test_while_one_packs_another_is_refused_at_once(
     image_folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     out = tmp_path / "x.lmdb"
-    with workshop.opened(out):
+    with workshop.open_workshop(out):
         with pytest.raises(LockedError):
             packio.pack(image_folder, out)
         with pytest.raises(UnfinishedPackError):

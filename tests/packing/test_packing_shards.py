@@ -380,6 +380,59 @@ def test_the_quarantine_may_be_a_path_through_a_folder_that_is_not_there(
     assert _files(tmp_path / "q") == {"class 1/bad.png": b"no image"}
 
 
+@pytest.mark.parametrize("place", ["x.tar", "x.tar/q", "x.tar.packio-tmp/q"])
+def test_the_quarantine_does_not_lie_within_the_output(
+    small: pathlib.Path, tmp_path: pathlib.Path, place: str
+) -> None:
+    with pytest.raises(OptionError, match="lies within"):
+        packio.pack(
+            small, tmp_path / "x.tar", shards=2, on_error="quarantine", quarantine=tmp_path / place
+        )
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_quarantine_that_cannot_be_written_stops_the_run(
+    small: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    source = shutil.copytree(small, tmp_path / "s")
+    (source / "class 1" / "bad.png").write_bytes(b"no image")
+    (tmp_path / "file").write_bytes(b"")
+    asked: dict[str, Any] = {"on_error": "quarantine", "quarantine": tmp_path / "file"}
+    with pytest.raises(OutputError, match="bad image cannot be copied"):
+        packio.pack(source, tmp_path / "x.tar", **asked)
+    (tmp_path / "file").unlink()
+    assert packio.pack(source, tmp_path / "x.tar", **asked).quarantined == 1
+
+
+def test_copies_that_are_gone_are_made_again(small: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    source = shutil.copytree(small, tmp_path / "s")
+    for folder in ("class 0", "class 1", "class 2"):
+        (source / folder / "bad.png").write_bytes(b"no image")
+    asked: dict[str, Any] = {"shards": 12, "on_error": "quarantine", "quarantine": tmp_path / "q"}
+    with pytest.raises(BadImagesError, match="more than 2 images are bad"):
+        packio.pack(source, tmp_path / "x.tar", num_workers=1, max_errors=2, **asked)
+    shutil.rmtree(tmp_path / "q")
+    assert packio.pack(source, tmp_path / "x.tar", **asked).quarantined == 3
+    assert len(_files(tmp_path / "q")) == 3
+
+
+@pytest.mark.parametrize("name", ["x.tar", "x.lmdb", "x.zarr"])
+def test_what_appears_at_the_output_meanwhile_stays(
+    small: pathlib.Path, tmp_path: pathlib.Path, name: str
+) -> None:
+    out = tmp_path / name
+
+    def make_file(progress: packio.Progress) -> None:
+        if progress.done and not out.exists():
+            out.write_bytes(b"precious")
+
+    with pytest.raises(OutputExistsError, match="while this run was at work"):
+        packio.pack(small, out, progress=make_file)
+    assert out.read_bytes() == b"precious"
+    out.unlink()
+    assert packio.pack(small, out).packed == 120
+
+
 def test_finishing_removes_the_lists_of_the_parts(
     small: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -425,8 +478,8 @@ def test_a_shard_that_a_network_file_system_shows_late_is_awaited(
     journal = Journal(tmp_path / "x.tar.packio-tmp" / "shards", plan.digest, len(plan.shards))
     shard, hidden = journal.folder / "00001.packio", tmp_path / "hidden"
     shard.rename(hidden)
-    assert journal.awaited(1, 0.5) is None
+    assert journal.wait_for(1, 0.5) is None
     later = threading.Timer(0.5, hidden.rename, [shard])
     later.start()
-    assert journal.awaited(1) is not None
+    assert journal.wait_for(1) is not None
     later.join()

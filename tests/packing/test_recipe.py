@@ -19,7 +19,7 @@ import packio
 from packio.errors import BadImagesError, LockedError, OptionError, OutputError, OutputExistsError
 from packio.packing.run import reading
 from packio.sample.packed import Sample
-from packio.sample.recipe import Recipe, merged
+from packio.sample.recipe import Recipe, merge_recipes
 from packio.sample.record import Field
 from packio.sources import Listing
 from packio.system import locks
@@ -174,7 +174,7 @@ def test_convert_keeps_everything(tmp_path: pathlib.Path) -> None:
     for name in ("splits", "statistics", "counts", "source", "classes"):
         assert after[name] == before[name]
     assert before["counts"]["skipped"] == 1
-    assert Recipe.of(after).choice == Recipe.of(before).choice != {}
+    assert Recipe.from_metadata(after).choice == Recipe.from_metadata(before).choice != {}
 
 
 @pytest.mark.parametrize("suffix", [".lmdb", ".h5"])
@@ -388,14 +388,14 @@ def test_a_mask_of_another_size_is_refused_while_packing(tmp_path: pathlib.Path)
 def test_recipes_follow_each_other() -> None:
     small = Recipe("a", encoding={"encode": "jpeg", "quality": 80, "resize": "short=64"},
                    choice={"exclude": ["x*"]})  # fmt: skip
-    kept = small.followed_by(Recipe("pack"))
+    kept = small.combine_with(Recipe("pack"))
     assert (kept.source, kept.encoding) == ("a", small.encoding)
-    png = small.followed_by(Recipe("pack", encoding={"encode": "png"}, choice={"exclude": ["y"]}))
+    png = small.combine_with(Recipe("pack", encoding={"encode": "png"}, choice={"exclude": ["y"]}))
     assert png.encoding == {"encode": "png", "resize": "short=64"}
     assert png.choice == {"exclude": ["x*", "y"]}
-    assert merged([small, small]) == small
-    assert merged([small, kept]).is_mixed is False
-    assert merged([small, png]).is_mixed
+    assert merge_recipes([small, small]) == small
+    assert merge_recipes([small, kept]).is_mixed is False
+    assert merge_recipes([small, png]).is_mixed
 
 
 def test_a_field_of_another_kind_is_refused(tmp_path: pathlib.Path) -> None:

@@ -77,7 +77,7 @@ def test_packs_pickle_after_the_cache_was_emptied(
     shutil.rmtree(cache)
     assert [sample.data for sample in pickle.loads(pickle.dumps(pickle.loads(sent)))] == expected
     shutil.rmtree(cache)
-    assert [sample.data for sample in pack.reopened("range")] == expected
+    assert [sample.data for sample in pack.reopen("range")] == expected
 
 
 def test_a_given_index_at_a_url_comes_again(

@@ -21,7 +21,7 @@ from packio.system import files
 def test_a_fifo_is_not_opened(tmp_path: pathlib.Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(OSError, match="not a regular file"):
-        files.opened(tmp_path / "fifo")
+        files.open_file(tmp_path / "fifo")
     (tmp_path / "file").write_bytes(b"abc")
     assert files.content(tmp_path / "file") == b"abc"
 

@@ -310,7 +310,7 @@ def _written(path: pathlib.Path, columns: dict[str, np.ndarray], said: dict[str,
 
 def test_forged_selections_are_refused(pack: pathlib.Path, tmp_path: pathlib.Path) -> None:
     out = _selected(pack, tmp_path / "x.selection")
-    read = selections.read(out)
+    read = selections.read_selection(out)
     columns = {name: column.array().copy() for name, column in read.columns.items()}
     said = {
         "selection": 1, "pack": read.pack, "digest": read.index_digest, "samples": 40,

@@ -18,7 +18,7 @@ import packio
 from packio import registry
 from packio.errors import BadImagesError, OptionError, SourceError
 from packio.packing.sourcing import find_source
-from packio.sources import Context, Listing, listed
+from packio.sources import Context, Listing, list_samples
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -185,7 +185,7 @@ def folder(root: pathlib.Path, files: dict[str, str]) -> pathlib.Path:
 def listing(path: pathlib.Path, **context: Any) -> Listing:
     source = find_source(path)
     assert source.name == "manifest"
-    return listed(source, path, Context(**context))
+    return list_samples(source, path, Context(**context))
 
 
 def test_a_folder_with_metadata_is_read_as_hugging_face_reads_it(tmp_path: pathlib.Path) -> None:
@@ -238,7 +238,7 @@ def test_metadata_in_folders_of_splits_is_read_by_split(tmp_path: pathlib.Path) 
         "test/2.jpg": "", "test/metadata.csv": "file_name,text\n2.jpg,y\n",
     })  # fmt: skip
     with pytest.raises(SourceError, match="its folders are splits"):
-        listed(find_source(root), root, Context())
+        list_samples(find_source(root), root, Context())
     assert listing(root / "train").keys == [b"1.jpg"]
 
 
@@ -248,7 +248,7 @@ def test_class_folders_with_metadata_are_told(tmp_path: pathlib.Path) -> None:
         "metadata.csv": "file_name,text\ncat/1.jpg,x\ndog/2.jpg,y\n",
     })  # fmt: skip
     assert any("--source image_folder" in line for line in listing(root).warnings)
-    assert listed(registry.load("sources", "image_folder"), root, Context()).labels == [0, 1]
+    assert list_samples(registry.load("sources", "image_folder"), root, Context()).labels == [0, 1]
 
 
 @pytest.mark.parametrize("text", ["id,label\n1,2\n", "file_names,x\n9.jpg,2\n"])

@@ -75,7 +75,7 @@ def test_a_failing_network_leaves_out_no_image(
     def broken(*_: Any, **__: Any) -> Any:
         raise ConnectionError("the line is dead")
 
-    with listing.opened() as read:
+    with listing.open_records() as read:
         monkeypatch.setattr(type(bucket), "cat_file", broken)
         with pytest.raises(ReadError, match="the line is dead; run it again"):
             read(3)
@@ -89,5 +89,8 @@ def test_a_file_replaced_after_it_was_listed_is_an_error(
     _put(bucket, tmp_path / "here", "/hub", (4,))
     listing = SOURCE.listing("memory://hub", Context())
     _put(bucket, tmp_path / "here", "/hub", (4,))
-    with listing.opened() as read, pytest.raises(SourceError, match="changed after it was listed"):
+    with (
+        listing.open_records() as read,
+        pytest.raises(SourceError, match="changed after it was listed"),
+    ):
         read(0)

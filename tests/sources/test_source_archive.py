@@ -65,7 +65,7 @@ def _zip(path: pathlib.Path, *members: tuple[str, bytes], method: int = zipfile.
 
 
 def _samples(listing: Listing) -> dict[bytes, bytes]:
-    with listing.opened() as read:
+    with listing.open_records() as read:
         return {key: read(i).image.data for i, key in enumerate(listing.keys)}
 
 
@@ -378,7 +378,7 @@ def test_a_zip_member_is_never_larger_than_it_claims(tmp_path: pathlib.Path) -> 
     packed = (tmp_path / "a.zip").stat().st_size
     for claimed in (100, len(bomb) - 1, len(bomb) + 1):
         found = archive.listing(_claiming(tmp_path / "a.zip", claimed))
-        with found.opened() as read, pytest.raises(DecodeError, match="size or CRC-32"):
+        with found.open_records() as read, pytest.raises(DecodeError, match="size or CRC-32"):
             read(0)
     with pytest.raises(SourceError, match="cannot hold them"):  # deflate can do 1032 to 1
         archive.listing(_claiming(tmp_path / "a.zip", packed * 1033))
@@ -404,7 +404,7 @@ def test_large_images_of_every_kind_are_read(tmp_path: pathlib.Path, form: str) 
     data = file.getvalue()
     assert len(data) > 1 << 20
     for listing in _many(tmp_path, data, f"a.{form}"):
-        with listing.opened() as read:
+        with listing.open_records() as read:
             assert read(0).image.data == data
 
 
@@ -423,7 +423,7 @@ def test_a_sample_has_a_limit(tmp_path: pathlib.Path) -> None:
         file.write(bytes(1024))
     found = archive.listing(path)
     assert (found.keys, found.sizes) == ([b"1.png", b"2.png"], [0, info.size])
-    with found.opened() as read:
+    with found.open_records() as read:
         assert read(0).image.data == b""
         with pytest.raises(DecodeError, match="the limit is"):
             read(1)
@@ -467,7 +467,7 @@ def test_damage_gives_the_same_samples_or_errors(tmp_path: pathlib.Path, kind: s
         try:
             found = archive.listing(path)
             told += bool(found.unlisted)
-            with found.opened() as read:
+            with found.open_records() as read:
                 for i, key in enumerate(found.keys):
                     data = read(i).image.data
                     assert not is_checked or data == whole.get(key, data)
@@ -574,7 +574,7 @@ def test_an_unpacked_archive_has_no_name_and_ends_with_its_listing(
     assert set(_samples(found).values()) == {PNG}
     sent = pickle.dumps(found)
     code = "import pickle, sys; f = pickle.load(sys.stdin.buffer)\n"
-    code += "with f.opened() as read: print(read(1).image.data.hex())"
+    code += "with f.open_records() as read: print(read(1).image.data.hex())"
     read = subprocess.run([sys.executable, "-c", code], input=sent, check=True, capture_output=True)
     assert read.stdout.decode().strip() == PNG.hex()
     del found
@@ -587,7 +587,7 @@ def test_parts_pickle_and_are_read_by_threads(tmp_path: pathlib.Path, make: Any)
     make(path, *((f"{i % 3}/{i:03d}.png", _png(i)) for i in range(90)))
     found = archive.listing(path)
     part = pickle.loads(pickle.dumps(found.part(range(30, 90))))
-    with part.opened() as read, ThreadPoolExecutor(8) as pool:
+    with part.open_records() as read, ThreadPoolExecutor(8) as pool:
         data = list(pool.map(lambda i: read(i).image.data, range(60)))
     assert data == list(_samples(found).values())[30:]
 
@@ -596,7 +596,7 @@ def test_an_archive_that_changes_meanwhile_is_told(tmp_path: pathlib.Path) -> No
     _tar(tmp_path / "a.tar", ("a/1.png", PNG), ("b/1.png", PNG))
     found = archive.listing(tmp_path / "a.tar")
     _tar(tmp_path / "a.tar", ("a/1.png", _png(1)), ("b/1.png", PNG))
-    with pytest.raises(SourceError, match="changed after it was listed"), found.opened():
+    with pytest.raises(SourceError, match="changed after it was listed"), found.open_records():
         pass
 
 
@@ -663,7 +663,7 @@ def test_of_two_images_with_one_stem_the_first_has_the_fields(tmp_path: pathlib.
     names = [f"{i}.{ending}" for i in range(12) for ending in ("png", "jpg", "txt")]
     _zip(tmp_path / "a.zip", *((name, PNG) for name in names))
     found = archive.listing(tmp_path / "a.zip")
-    with found.opened() as read:
+    with found.open_records() as read:
         with_text = [key for i, key in enumerate(found.keys) if "txt" in read(i).fields]
     assert sorted(with_text) == sorted(b"%d.png" % i for i in range(12))
 

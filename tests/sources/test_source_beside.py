@@ -40,7 +40,7 @@ def _folder(root: pathlib.Path, asked: made.Asked, **files: bytes) -> pathlib.Pa
 
 
 def _values(found: packio.sources.Listing, name: str) -> list[Field | None]:
-    with found.opened() as read:
+    with found.open_records() as read:
         return [read(i).fields.get(name) for i in range(len(found.keys))]
 
 

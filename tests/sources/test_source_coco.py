@@ -68,7 +68,7 @@ def _written(
 
 
 def _items(listing: Listing) -> list[made.Made]:
-    with listing.opened() as read:
+    with listing.open_records() as read:
         return [made.of(read(i)) for i in range(len(listing.keys))]
 
 
@@ -243,7 +243,7 @@ def test_paths_that_lead_out_or_are_there_twice_are_told(tmp_path: pathlib.Path)
     found = coco.listing(path)
     assert found.keys == [b"a.jpg", b"sub/c.jpg", b"b.jpg", b"high\xed\xa0\x80.jpg"]
     assert [reason.split()[0] for _, reason in found.unlisted] == ["leads"] * 6 + ["there"] * 2
-    with found.opened() as read, pytest.raises(FileNotFoundError):
+    with found.open_records() as read, pytest.raises(FileNotFoundError):
         read(3)
     assert found.sizes[3] == -1
 

@@ -28,7 +28,7 @@ from packio import registry
 from packio.errors import BadImagesError, OptionError, SourceError
 from packio.inspecting.extracting import extract
 from packio.sample.record import Field
-from packio.sources import Context, Listing, Source, listed
+from packio.sources import Context, Listing, Source, list_samples
 
 if TYPE_CHECKING:
     import pathlib
@@ -343,11 +343,11 @@ _each = pytest.mark.parametrize(("name", "make"), _CASES, ids=lambda x: getattr(
 
 def _listed(name: str, case: Case) -> Listing:
     source: Source = registry.load("sources", name)
-    return listed(source, case.what, Context(fields=case.fields, options=case.options))
+    return list_samples(source, case.what, Context(fields=case.fields, options=case.options))
 
 
 def test_every_source_has_a_maker() -> None:
-    assert sorted(_MAKERS) == sorted(registry.built_in("sources"))
+    assert sorted(_MAKERS) == sorted(registry.list_built_in("sources"))
 
 
 def _plain(value: Any) -> Any:
@@ -357,9 +357,9 @@ def _plain(value: Any) -> Any:
 def _check(listing: Listing, positions: list[int], case: Case) -> None:
     """Compare what is read with the description of some samples."""
     assert [os.fsdecode(key) for key in listing.keys] == [case.samples[p].key for p in positions]
-    with listing.opened() as read:
+    with listing.open_records() as read:
         for i, position in enumerate(positions):
-            expected, record = case.samples[position], listing.described(read(i), i)
+            expected, record = case.samples[position], listing.describe(read(i), i)
             assert os.fsdecode(record.key) == expected.key
             assert record.image.data == expected.image
             assert _plain(record.label) == expected.label
@@ -514,7 +514,9 @@ def test_a_field_from_nowhere_is_refused(
 ) -> None:
     case = make(tmp_path)
     with pytest.raises(OptionError, match="field 'depth'"):
-        listed(registry.load("sources", name), case.what, Context(fields={"depth": ("no", None)}))
+        list_samples(
+            registry.load("sources", name), case.what, Context(fields={"depth": ("no", None)})
+        )
 
 
 def test_boxes_beyond_a_thousand_numbers_are_in_the_digest() -> None:
@@ -524,7 +526,7 @@ def test_boxes_beyond_a_thousand_numbers_are_in_the_digest() -> None:
     other[250, 1] = 1
     source: Source = registry.load("sources", "pack")
     versions = {
-        listed(source, [dataclasses.replace(sample, boxes=b)], Context()).version
+        list_samples(source, [dataclasses.replace(sample, boxes=b)], Context()).version
         for b in (boxes, other)
     }
     assert len(versions) == 2
@@ -535,7 +537,7 @@ def test_a_list_of_labels_with_other_paths_is_refused(tmp_path: pathlib.Path) ->
     (tmp_path / "val.txt").write_text("".join(f"val/{i}.png {i}\n" for i in range(_COUNT)))
     source: Source = registry.load("sources", "flat_folder")
     with pytest.raises(SourceError, match=r"6 lines name images, as b'val/0.png', and none is"):
-        listed(source, case.what, Context(options={"labels": str(tmp_path / "val.txt")}))
+        list_samples(source, case.what, Context(options={"labels": str(tmp_path / "val.txt")}))
 
 
 def test_parquet_files_in_several_folders_are_refused(tmp_path: pathlib.Path) -> None:
@@ -544,8 +546,10 @@ def test_parquet_files_in_several_folders_are_refused(tmp_path: pathlib.Path) ->
     source: Source = registry.load("sources", "parquet")
     assert source.recognise(tmp_path / "hub")
     with pytest.raises(SourceError, match="Parquet or Arrow files in 2 folders"):
-        listed(source, tmp_path / "hub", Context())
-    assert len(listed(source, tmp_path / "hub", Context(options={"files": "b*"})).keys) == _COUNT
+        list_samples(source, tmp_path / "hub", Context())
+    assert (
+        len(list_samples(source, tmp_path / "hub", Context(options={"files": "b*"})).keys) == _COUNT
+    )
 
 
 def test_an_archive_drops_nothing_without_a_word(tmp_path: pathlib.Path) -> None:
@@ -560,11 +564,11 @@ def test_an_archive_drops_nothing_without_a_word(tmp_path: pathlib.Path) -> None
     with zipfile.ZipFile(tmp_path / "one.zip", "w") as archive:
         archive.writestr("cats/1.png", _IMAGES[0])
     source: Source = registry.load("sources", "archive")
-    slashes = listed(source, tmp_path / "w.zip", Context())
+    slashes = list_samples(source, tmp_path / "w.zip", Context())
     assert (slashes.classes, slashes.keys) == (["a", "b"], [b"a/1.png", b"b/1.png"])
     assert source.recognise(tmp_path / "x.tar")
-    assert listed(source, tmp_path / "x.tar", Context()).classes == ["a", "b"]
-    one = listed(source, tmp_path / "one.zip", Context())
+    assert list_samples(source, tmp_path / "x.tar", Context()).classes == ["a", "b"]
+    one = list_samples(source, tmp_path / "one.zip", Context())
     assert "packed without labels" in one.warnings[0]
 
 
@@ -628,7 +632,7 @@ def test_a_label_of_its_own_for_each_image_is_no_list_of_labels(tmp_path: pathli
     (tmp_path / "val.txt").write_text("".join(f"val/{i} {i % 2}\n" for i in range(_COUNT)))
     source: Source = registry.load("sources", "flat_folder")
     with pytest.raises(SourceError, match="6 lines of several words, no two alike, as b'val/0 0'"):
-        listed(source, case.what, Context(options={"labels": str(tmp_path / "val.txt")}))
+        list_samples(source, case.what, Context(options={"labels": str(tmp_path / "val.txt")}))
 
 
 @pytest.mark.parametrize("kind", ["flat_folder", "manifest"])
@@ -644,12 +648,12 @@ def test_one_text_among_numbers_does_not_make_names_of_them(
     source: Source = registry.load("sources", kind)
     options = {"labels": str(tmp_path / "labels.txt")} if kind == "flat_folder" else {}
     with pytest.raises(SourceError, match=r"'x'.*3 of 4 .* are numbers.*--classes-from"):
-        listed(source, what, Context(options=options))
-    names = listed(source, what, Context(["x", "1", "2", "10"], options=options))
+        list_samples(source, what, Context(options=options))
+    names = list_samples(source, what, Context(["x", "1", "2", "10"], options=options))
     assert names.labels == [1, 3, 2, 0, 3, 1]
     if kind == "manifest":  # mostly names: names
         (tmp_path / "s" / "list.csv").write_text("path,label\n0.png,1\n1.png,a\n2.png,b\n")
-        assert listed(source, what, Context()).classes == ["1", "a", "b"]
+        assert list_samples(source, what, Context()).classes == ["1", "a", "b"]
 
 
 @pytest.mark.parametrize("name", ["torch_dataset", "parquet", "coco"])
@@ -668,8 +672,8 @@ def test_an_empty_caption_is_a_text_and_none_is_missing(name: str, tmp_path: pat
         what.write_text(json.dumps({"images": images, "annotations": []}))
     source: Source = registry.load("sources", name)
     for kind in (None, "text"):
-        listing = listed(source, what, Context(fields={"caption": ("caption", kind)}))
-        with listing.opened() as read:
+        listing = list_samples(source, what, Context(fields={"caption": ("caption", kind)}))
+        with listing.open_records() as read:
             found = [read(i).fields.get("caption") for i in range(4)]
         assert [field and field.data for field in found] == [b"", b"  ", None, b"x"]
 

@@ -45,7 +45,7 @@ def test_images_are_sorted_bytewise_at_any_depth(tmp_path: pathlib.Path) -> None
     assert found.sizes == [names.index(key) % 7 for key in found.keys]
     assert (found.labels, found.classes, found.unlisted) == (None, [], [])
     assert found.others == {".txt": 1, ".gif": 1, "": 1}
-    with found.opened() as read:
+    with found.open_records() as read:
         assert [len(read(i).image.data) for i in range(len(found.keys))] == found.sizes
     command = ["env", "LC_ALL=C", "sort", "-z"]
     listed = subprocess.run(
@@ -57,7 +57,7 @@ def test_images_are_sorted_bytewise_at_any_depth(tmp_path: pathlib.Path) -> None
 def test_a_folder_of_photographs_is_read(image_folder: pathlib.Path) -> None:
     found = flat_folder.listing(image_folder / "people")
     assert flat_folder.recognise(image_folder / "people")
-    with found.opened() as read:
+    with found.open_records() as read:
         for i, key in enumerate(found.keys):
             assert read(i).image.data == (image_folder / "people" / key.decode()).read_bytes()
     assert not flat_folder.recognise(image_folder)
@@ -105,7 +105,7 @@ def test_links_are_followed_and_cycles_cut(tmp_path: pathlib.Path) -> None:
     assert found.keys == [b"1.png", b"a/2.png", b"b/2.png", b"c.png"]
     assert found.sizes[-1] == -1
     assert len(found.warnings) == 2
-    with found.opened() as read, pytest.raises(FileNotFoundError):
+    with found.open_records() as read, pytest.raises(FileNotFoundError):
         read(3)
 
 

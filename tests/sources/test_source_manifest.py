@@ -55,7 +55,7 @@ def _labels(listing: Listing) -> Any:
 def _metas(listing: Listing) -> list[Any]:
     """Read all samples back; what is meta in them."""
     metas = []
-    with listing.opened() as read:
+    with listing.open_records() as read:
         for i, key in enumerate(listing.keys):
             item = read(i)
             assert item.image.data == b"image " + key
@@ -258,7 +258,7 @@ def test_text_in_another_charset_is_refused_or_named(column: str, folder: pathli
         _list(folder, text.encode("latin-1"), fields=fields)
     listing = _list(folder, text.encode("latin-1"), fields=fields, charset="latin-1")
     assert listing.classes == [names["label"]]
-    with listing.opened() as read:
+    with listing.open_records() as read:
         record = read(0)
     assert json.loads(record.meta or b"") == {"note": names["note"]}
     assert record.fields["caption"].data == names["caption"].encode()
@@ -279,7 +279,7 @@ def test_empty_text_is_a_text_and_an_empty_path_is_none(folder: pathlib.Path) ->
         fields = {name: (name, kind) for name, kind in kinds.items()}
         for name, text in (("list.csv", csv), ("list.jsonl", json_lines)):
             listing = _list(folder, text, name, fields=fields)
-            with listing.opened() as read:
+            with listing.open_records() as read:
                 found = {key: read(i).fields for i, key in enumerate(listing.keys)}
             captions = {k: f["caption"].data for k, f in found.items() if "caption" in f}
             assert captions == {b"a.jpg": b"", b"b.jpg": b"  two", b"c.jpg": b" "}
@@ -310,7 +310,7 @@ def test_paths_that_leave_the_root_share_a_folder(folder: pathlib.Path) -> None:
         listing = _list(lists, f"path,label,x\n{path},1,2\n")
         assert listing.keys == [b"data/a.jpg"]
         assert "paths lead out of" in listing.warnings[1]
-        with listing.opened() as read:
+        with listing.open_records() as read:
             assert read(0).image.data == b"image a.jpg"
     below = _list(lists, "path,label\na.jpg,1\n", root=str(folder))
     assert below.keys == [b"a.jpg"]
@@ -321,7 +321,7 @@ def test_missing_files_are_bad_images(folder: pathlib.Path) -> None:
     os.mkdir(folder / "g.jpg")
     listing = _list(folder, f"path,label\na.jpg,1\nnone.jpg,1\ng.jpg,2\n{'x' * 300},3\n")
     assert listing.sizes[1] == listing.sizes[3] == -1
-    with listing.opened() as read:
+    with listing.open_records() as read:
         for i in (1, 2, 3):
             with pytest.raises((OSError, packio.DecodeError)):
                 read(i)
@@ -402,7 +402,7 @@ def test_a_manifest_that_changes_is_not_believed(folder: pathlib.Path) -> None:
     time.sleep(0.01)
     again = _list(folder, "path,label,x\na.jpg,1,3\n")
     assert listing.version != again.version
-    with pytest.raises(SourceError, match="changed after it was listed"), listing.opened():
+    with pytest.raises(SourceError, match="changed after it was listed"), listing.open_records():
         pass
 
 

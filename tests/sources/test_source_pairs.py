@@ -58,7 +58,7 @@ def _pairs(listing: Listing) -> list[tuple[bytes, bytes]]:
 
 
 def _items(listing: Listing) -> list[made.Made]:
-    with listing.opened() as read:
+    with listing.open_records() as read:
         return [made.of(read(i)) for i in range(len(listing.keys))]
 
 
@@ -149,7 +149,7 @@ def test_lines_of_a_list_that_lead_nowhere_are_told(voc: pathlib.Path) -> None:
         (b"\xff\xfe three words", "in list.txt, and no image has this stem"),
     ]
     assert (found.keys[1], found.sizes[1]) == (b"JPEGImages/gone.jpg", -1)
-    with found.opened() as read, pytest.raises(FileNotFoundError):
+    with found.open_records() as read, pytest.raises(FileNotFoundError):
         read(1)
     with pytest.raises(SourceError, match=r"No such file.*; expected a list"):
         pairs.listing(voc, list="missing.txt")
@@ -252,7 +252,7 @@ def test_pairs_of_different_sizes_cannot_be_read(tmp_path: pathlib.Path) -> None
     (root / "masks/e.png").unlink()
     os.symlink("nowhere", root / "masks/e.png")
     found = pairs.listing(root)
-    with found.opened() as read:
+    with found.open_records() as read:
         assert made.of(read(0)).mask_data == MASK
         with pytest.raises(DecodeError, match=r"field 'mask': 'masks/c.png': no image"):
             read(2)
@@ -333,12 +333,12 @@ def test_a_text_field_holds_the_text_of_its_file(tmp_path: pathlib.Path, kind: s
     for stem, text in (("a", "a cat: ä"), ("b", "")):
         (source / "caption" / f"{stem}.txt").write_text(text, "utf-8")
     found = pairs.listing(source, fields={"caption": ("caption", kind)})
-    with found.opened() as read:
+    with found.open_records() as read:
         captions = [read(i).fields.get("caption") for i in range(3)]
     assert captions == [Field("text", "a cat: ä".encode()), Field("text", b""), None]
     (source / "caption/a.txt").unlink()
     with (
-        found.opened() as read,
+        found.open_records() as read,
         pytest.raises(OSError, match=r"'caption': 'caption/a\.txt': No such"),
     ):
         read(0)

@@ -59,7 +59,7 @@ def _write(path: pathlib.Path, columns: dict[str, Any], **options: Any) -> pathl
 
 
 def _read(listing: Listing) -> list[made.Made]:
-    with listing.opened() as read:
+    with listing.open_records() as read:
         return [made.of(read(i)) for i in range(len(listing.keys))]
 
 
@@ -255,7 +255,7 @@ def test_images_without_bytes_are_files(tmp_path: pathlib.Path) -> None:
         (tmp_path / "images" / name).write_bytes(name.encode())
     values = [{"bytes": None, "path": "images/a.jpg"}, {"bytes": None, "path": "images/none.jpg"}]
     path = _write(tmp_path / "a.parquet", {"image": pa.array(values, IMAGE)})
-    with parquet.listing(path).opened() as read:
+    with parquet.listing(path).open_records() as read:
         assert read(0).image.data == b"a.jpg"
         with pytest.raises(FileNotFoundError):
             read(1)
@@ -269,7 +269,7 @@ def test_images_without_bytes_are_files(tmp_path: pathlib.Path) -> None:
 def test_rows_without_anything_are_bad_images(tmp_path: pathlib.Path) -> None:
     values = [{"bytes": b"x", "path": "a"}, {"bytes": None, "path": None}, None]
     path = _write(tmp_path / "a.parquet", {"image": pa.array(values, IMAGE)})
-    with parquet.listing(path).opened() as read:
+    with parquet.listing(path).open_records() as read:
         assert read(0).image.data == b"x"
         for i in (1, 2):
             with pytest.raises(DecodeError, match="column 'image' is empty"):
@@ -312,11 +312,11 @@ def test_rows_are_read_in_any_order_and_by_threads(group: int, tmp_path: pathlib
         _write(tmp_path / f"{part}.parquet", {"image": _images(rows)}, row_group_size=group)
     listing = parquet.listing(tmp_path)
     positions = np.random.default_rng(0).permutation(600).tolist()
-    with listing.opened() as read:
+    with listing.open_records() as read:
         assert [read(i).image.data for i in positions] == [_data(i) for i in positions]
 
     def chunk(start: int) -> list[bytes]:
-        with listing.opened() as read:
+        with listing.open_records() as read:
             return [read(i).image.data for i in range(start, start + 20)]
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
@@ -345,7 +345,7 @@ def test_a_giant_row_group_takes_little_memory(tmp_path: pathlib.Path) -> None:
     listing = parquet.listing(path)
     assert sum(listing.sizes) == pytest.approx(count * size, rel=0.01)
     before, peak = pa.total_allocated_bytes(), 0
-    with listing.opened() as read:
+    with listing.open_records() as read:
         for i in range(count):
             read(i)
             peak = max(peak, pa.total_allocated_bytes() - before)
@@ -365,7 +365,7 @@ def test_a_damaged_row_group_is_bad_and_the_others_are_not(tmp_path: pathlib.Pat
         file.write(b"\xff" * chunk.total_compressed_size)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     good = []
-    with listing.opened() as read:
+    with listing.open_records() as read:
         for i in range(40):
             with contextlib.suppress(DecodeError):
                 assert read(i).image.data == _data(i)
@@ -381,7 +381,10 @@ def test_a_file_that_changes_is_not_believed(tmp_path: pathlib.Path) -> None:
     _write(path, {"image": _images(range(5))})
     again = parquet.listing(path)
     assert listing.version != again.version
-    with listing.opened() as read, pytest.raises(SourceError, match="changed after it was listed"):
+    with (
+        listing.open_records() as read,
+        pytest.raises(SourceError, match="changed after it was listed"),
+    ):
         read(0)
     os.utime(path)
     assert parquet.listing(path).version == again.version
@@ -401,7 +404,7 @@ def test_no_damage_does_worse_than_an_error(tmp_path: pathlib.Path) -> None:
         except (SourceError, OptionError):
             continue
         assert i >= 20
-        with listing.opened() as read:
+        with listing.open_records() as read:
             for row in range(min(20, len(listing.keys))):
                 with contextlib.suppress(DecodeError, SourceError):
                     read(row)
@@ -421,7 +424,7 @@ def test_threads_share_what_is_read(tmp_path: pathlib.Path, monkeypatch: Any) ->
     monkeypatch.setattr(parquet_files._Cursor, "__init__", counted)
 
     def chunk(start: int) -> int:
-        with listing.opened() as read:
+        with listing.open_records() as read:
             return sum(len(read(i).image.data) for i in range(start, start + 32))
 
     with concurrent.futures.ThreadPoolExecutor(16) as pool:

@@ -45,12 +45,12 @@ def _jpeg(seed: int) -> bytes:
 
 
 def _read(listing: Listing) -> list[made.Made]:
-    with listing.opened() as read:
+    with listing.open_records() as read:
         return [made.of(read(i)) for i in range(len(listing.keys))]
 
 
 def _records(listing: Listing) -> list[Any]:
-    with listing.opened() as read:
+    with listing.open_records() as read:
         return [read(i) for i in range(len(listing.keys))]
 
 
@@ -627,7 +627,7 @@ def test_another_process_reads_the_same() -> None:
     assert done.stdout.split() == [_jpeg(i).hex().encode() for i in (2, 3, 4)]
     del listing, part
     with pytest.raises(ReadError, match="the process that listed the samples has to live"):
-        ListedFile(f"/proc/{os.getpid()}/fd/99999", 0, 0).opened().__enter__()
+        ListedFile(f"/proc/{os.getpid()}/fd/99999", 0, 0).open().__enter__()
 
 
 def test_nothing_is_left_in_the_folder(tmp_path: pathlib.Path) -> None:

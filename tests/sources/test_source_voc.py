@@ -19,7 +19,7 @@ import packio
 from packio import registry
 from packio.errors import BadImagesError, OptionError, SourceError
 from packio.packing.sourcing import find_source
-from packio.sources import Context, Listing, listed
+from packio.sources import Context, Listing, list_samples
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,7 +66,7 @@ def voc(root: pathlib.Path, *things: str, **more: Any) -> pathlib.Path:
 
 
 def listing(path: pathlib.Path, classes: list[str] | None = None, **options: Any) -> Listing:
-    return listed(registry.load("sources", "voc"), path, Context(classes, options=options))
+    return list_samples(registry.load("sources", "voc"), path, Context(classes, options=options))
 
 
 def packed(path: pathlib.Path, **options: Any) -> dict[str, packio.Sample]:
@@ -324,12 +324,12 @@ def test_a_dataset_with_masks_is_of_pairs_and_each_says_how_to_get_the_other(
     root = voc(tmp_path, thing("cat", (1, 1, 2, 2)))
     tree(root, {"SegmentationClass/1.png": ""})
     assert find_source(root).name == "pairs"
-    masks = listed(registry.load("sources", "pairs"), root, Context())
+    masks = list_samples(registry.load("sources", "pairs"), root, Context())
     assert any("--source voc" in line for line in masks.warnings)
     assert any("--source pairs" in line for line in listing(root).warnings)
     tree(root, {"ImageSets/Segmentation/train.txt": "1\n"})
     with pytest.raises(SourceError, match="--source voc"):
-        listed(registry.load("sources", "pairs"), root, Context())
+        list_samples(registry.load("sources", "pairs"), root, Context())
 
 
 def test_several_years_are_packed_each_by_itself(tmp_path: pathlib.Path) -> None:

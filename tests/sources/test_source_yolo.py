@@ -18,7 +18,7 @@ import packio
 from packio import registry
 from packio.errors import BadImagesError, MissingPackageError, SourceError
 from packio.packing.sourcing import find_source
-from packio.sources import Context, Listing, listed
+from packio.sources import Context, Listing, list_samples
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,7 +47,7 @@ def tree(root: pathlib.Path, files: Mapping[str, str | bytes]) -> pathlib.Path:
 
 
 def listing(path: pathlib.Path, **context: Any) -> Listing:
-    return listed(registry.load("sources", "yolo"), path, Context(**context))
+    return list_samples(registry.load("sources", "yolo"), path, Context(**context))
 
 
 def packed(path: pathlib.Path, **options: Any) -> dict[str, packio.Sample]:

@@ -67,11 +67,11 @@ def test_what_is_expected_is_asked_for_once_and_right() -> None:
     ready = Flight(source.fetch)
     ready.expect(wanted[:50])
     ready.expect(wanted[20:60])  # some are expected already
-    found = _bytes(dict(ready.taken(wanted)))
+    found = _bytes(dict(ready.claim(wanted)))
     assert found == {(f, at, n): DATA[f][at : at + n] for f, at, n in wanted}
     assert sum(stop - start for _, start, stop in source.asked) < 3 << 20
     asked = len(source.asked)
-    assert _bytes(dict(ready.taken(wanted[:1]))) == {wanted[0]: found[wanted[0]]}
+    assert _bytes(dict(ready.claim(wanted[:1]))) == {wanted[0]: found[wanted[0]]}
     assert len(source.asked) == asked + 1  # it was taken before
 
 
@@ -82,12 +82,12 @@ def test_no_more_than_the_limit_is_expected(monkeypatch: pytest.MonkeyPatch) -> 
     far = [(0, at * 100_000 + at * 70_000, 100_000) for at in range(5)]
     for _ in range(3):
         ready.expect(far)
-    assert _bytes(dict(ready.taken(far[:2]))) == {r: DATA[0][r[1] : r[1] + r[2]] for r in far[:2]}
+    assert _bytes(dict(ready.claim(far[:2]))) == {r: DATA[0][r[1] : r[1] + r[2]] for r in far[:2]}
     assert sorted(source.asked) == [(0, at, at + n) for _, at, n in far[:2]]
     ready.expect(far[2:])  # there is room again
     ready.drop()
     ready.expect(far[2:4])
-    assert _bytes(dict(ready.taken(far[2:]))) == {r: DATA[0][r[1] : r[1] + r[2]] for r in far[2:]}
+    assert _bytes(dict(ready.claim(far[2:]))) == {r: DATA[0][r[1] : r[1] + r[2]] for r in far[2:]}
 
 
 def _busy(ready: Flight, monkeypatch: pytest.MonkeyPatch) -> list[Range]:
@@ -107,7 +107,7 @@ def test_what_is_dropped_before_it_is_asked_for_never_is(monkeypatch: pytest.Mon
     ready.expect(later)
     ready.drop(later)
     source.gate.set()
-    assert len(_bytes(dict(ready.taken(first)))) == len(first)
+    assert len(_bytes(dict(ready.claim(first)))) == len(first)
     assert {file for file, _, _ in source.asked} == {0}
 
 
@@ -119,7 +119,7 @@ def test_an_error_comes_to_who_takes_the_range() -> None:
 
     ready = Flight(fetch)
     ready.expect([(0, 0, 10), (0, 500_000, 10)])
-    found = ready.taken([(0, 0, 10), (0, 500_000, 10)])
+    found = ready.claim([(0, 0, 10), (0, 500_000, 10)])
     assert found[0, 0, 10].part(0, 10) == DATA[0][:10]
     with pytest.raises(OSError, match="no such luck"):
         found[0, 500_000, 10].part(500_000, 10)
@@ -129,16 +129,16 @@ def test_a_forked_process_asks_for_itself() -> None:
     source = _Source()
     ready = Flight(source.fetch)
     ready.expect([(0, 0, 10)])
-    ready.taken([(1, 0, 10)])[1, 0, 10].part(0, 10)  # the threads run
+    ready.claim([(1, 0, 10)])[1, 0, 10].part(0, 10)  # the threads run
     child = os.fork()
     if not child:
         good = False
         try:
-            good = ready.taken([(0, 0, 10)])[0, 0, 10].part(0, 10) == DATA[0][:10]
+            good = ready.claim([(0, 0, 10)])[0, 0, 10].part(0, 10) == DATA[0][:10]
         finally:
             os._exit(0 if good else 1)
     assert os.waitpid(child, 0)[1] == 0
-    assert ready.taken([(0, 0, 10)])[0, 0, 10].part(0, 10) == DATA[0][:10]
+    assert ready.claim([(0, 0, 10)])[0, 0, 10].part(0, 10) == DATA[0][:10]
 
 
 def test_dropping_ranges_leaves_those_of_the_same_piece_that_were_taken(
@@ -150,7 +150,7 @@ def test_dropping_ranges_leaves_those_of_the_same_piece_that_were_taken(
     _busy(ready, monkeypatch)
     one, other = (1, 1_000_000, 10), (1, 1_000_010, 10)  # one piece, which no thread has yet
     ready.expect([one, other])
-    found = dict(ready.taken([one]))
+    found = dict(ready.claim([one]))
     ready.drop()
     source.gate.set()
     assert _bytes(found) == {one: DATA[1][1_000_000:1_000_010]}
@@ -172,14 +172,14 @@ def test_what_failed_before_it_is_needed_is_asked_for_again() -> None:
     for (_, at, length), landing in landings.items():
         with pytest.raises(OSError, match="busy"):
             landing.part(at, length)
-    assert _bytes(dict(ready.taken(wanted))) == {r: DATA[0][r[1] : r[1] + 10] for r in wanted}
+    assert _bytes(dict(ready.claim(wanted))) == {r: DATA[0][r[1] : r[1] + 10] for r in wanted}
     assert sorted(asked) == [0, 0, 500_000, 500_000]
 
 
 def test_a_thread_that_waits_for_bytes_is_let_go_after_ctrl_c() -> None:
     source = _Source()
     source.gate.clear()
-    landing = Flight(source.fetch).taken([(0, 0, 5)])[0, 0, 5]
+    landing = Flight(source.fetch).claim([(0, 0, 5)])[0, 0, 5]
     left = threading.Event()
     with ThreadPool(1) as pool, interrupts.leaving(left):
         waits = pool.submit(landing.part, 0, 5)

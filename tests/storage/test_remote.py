@@ -398,11 +398,11 @@ def test_an_upload_in_parts_is_given_up_whole(
     path.write_bytes(bytes(2 * size + 1))
     s3.outage = lambda request: "reset" if "partNumber=2" in request else None
     with pytest.raises(Exception, match="Connection"):
-        stores.put(url, path)
+        stores.write_object(url, path)
     assert s3.objects() == {}
     assert b"<Upload>" not in s3.forward("GET", f"/{s3.bucket}?uploads", {}, b"")[2]
     s3.reset()
-    stores.put(url, path)
+    stores.write_object(url, path)
     assert s3.objects() == {"large": 2 * size + 1}
 
 

@@ -44,7 +44,7 @@ def _quick(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _serve(web: RangeServer, size: int = len(DATA), tag: str = "") -> RemoteStore:
     (web.folder / "x.bin").write_bytes(DATA)
-    client = stores.of_url(Url(web.url), ["x.bin"], [size], {"x.bin": tag} if tag else None)
+    client = stores.open_url(Url(web.url), ["x.bin"], [size], {"x.bin": tag} if tag else None)
     assert type(client) is HttpStore
     return client
 
@@ -154,7 +154,7 @@ def test_a_wrong_setting_is_not_tried_again(error: Exception) -> None:
         raise error
 
     with pytest.raises(type(error)):
-        urls.retried(ask)
+        urls.retry(ask)
     assert len(asked) == 1
 
 
@@ -259,7 +259,7 @@ def test_an_address_that_is_refused_is_signed_anew(
     refused: int, s3: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     s3.forward("PUT", f"/{s3.bucket}/x", {}, DATA)
-    store = stores.of_url(Url(f"s3://{s3.bucket}"), ["x"], [len(DATA)])
+    store = stores.open_url(Url(f"s3://{s3.bucket}"), ["x"], [len(DATA)])
     assert store.read(0, 0, 9) == DATA[:9]
     asked = S3Store._answer
 
@@ -287,11 +287,11 @@ def test_what_a_signed_url_cannot_do_is_left_to_fsspec(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(fsspec.config.conf, "s3", {"key": "a", "secret": "b", **options})
-    assert type(stores.of_url(Url("s3://bucket/x"))) is FsspecStore
+    assert type(stores.open_url(Url("s3://bucket/x"))) is FsspecStore
     monkeypatch.setitem(fsspec.config.conf, "s3", {"key": "a", "secret": "b"})
-    assert type(stores.of_url(Url("s3://bucket/x"))) is S3Store
+    assert type(stores.open_url(Url("s3://bucket/x"))) is S3Store
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
-    assert type(stores.of_url(Url("s3://bucket/x"))) is FsspecStore
+    assert type(stores.open_url(Url("s3://bucket/x"))) is FsspecStore
 
 
 NAME = "a#b?c%20d é.tar"  # as a file is named: in a URL, each of these means something else

@@ -46,7 +46,7 @@ class TestLocalStore(StoreContract):
         (self._root / name).unlink()
 
     def at(self, names: list[str], sizes: list[int]) -> Store:
-        found = stores.at(self._root, names, sizes)
+        found = stores.open_store(self._root, names, sizes)
         assert type(found) is LocalStore
         return found
 
@@ -62,7 +62,7 @@ class TestHttpStore(TestLocalStore):
         monkeypatch.setattr(urls, "_WAITS", (0.01,))
 
     def at(self, names: list[str], sizes: list[int]) -> Store:
-        found = stores.at(self._url, names, sizes)
+        found = stores.open_store(self._url, names, sizes)
         assert type(found) is HttpStore
         return found
 
@@ -92,7 +92,7 @@ class TestFsspecStore(StoreContract):
         self._fs.rm_file(f"/{self._name}/{name}")
 
     def at(self, names: list[str], sizes: list[int]) -> Store:
-        found = stores.at(Url(f"memory://{self._name}"), names, sizes)
+        found = stores.open_store(Url(f"memory://{self._name}"), names, sizes)
         assert type(found) is FsspecStore
         return found
 
@@ -112,7 +112,7 @@ class TestS3Store(StoreContract):
         self._s3.forward("DELETE", f"/{self._s3.bucket}/here/{name}", _WHO, b"")
 
     def at(self, names: list[str], sizes: list[int]) -> Store:
-        found = stores.at(Url(f"s3://{self._s3.bucket}/here"), names, sizes)
+        found = stores.open_store(Url(f"s3://{self._s3.bucket}/here"), names, sizes)
         assert type(found) is S3Store
         return found
 

@@ -193,7 +193,7 @@ def test_a_list_of_a_folder_that_never_ends_is_given_up(
     monkeypatch.setattr(urls, "MOST_UNASKED", 1 << 20)
     server = hostile(_endless(200, {"Content-Type": "text/html"}))
     with pytest.raises(ReadError, match="more than"):
-        stores.of_url(urls.Url(server.url)).list(deep=False)
+        stores.open_url(urls.Url(server.url)).list(deep=False)
     assert server.sent < 1 << 25
 
 
@@ -371,6 +371,6 @@ def test_no_kind_of_url_in_a_selection_is_asked(
     head = head.ljust(-(-len(head) // 8) * 8)
     body = content[8 + size :]
     out.write_bytes(len(head).to_bytes(8, "little") + head + body)
-    monkeypatch.setattr(stores, "of_url", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr(stores, "open_url", lambda *_: pytest.fail("asked"))
     with suppress(packio.IntegrityError), pytest.raises(NotAPackError, match="asks no URL"):
         packio.open(out)

@@ -28,7 +28,7 @@ def _listing(folder: pathlib.Path) -> list[str]:
 
 
 def _refused(out: pathlib.Path, says: str) -> None:
-    with pytest.raises(CannotCreateError, match=says), workshop.opened(out):
+    with pytest.raises(CannotCreateError, match=says), workshop.open_workshop(out):
         pytest.fail("it was opened")
 
 
@@ -107,7 +107,7 @@ def test_names_to_put_back_lead_nowhere_else(tmp_path: pathlib.Path, victim: pat
 
 def test_an_empty_folder_is_taken_over_and_nothing_is_left(tmp_path: pathlib.Path) -> None:
     (tmp_path / "out.packio-tmp").mkdir()
-    with workshop.opened(tmp_path / "out") as shop:
+    with workshop.open_workshop(tmp_path / "out") as shop:
         assert _listing(shop.folder) == [workshop.LOCK, workshop.MARKER]
     assert _listing(tmp_path) == []
 

@@ -41,11 +41,11 @@ def _table() -> dict[str, np.ndarray]:
         "encoding": np.ones(COUNT, np.uint8), "orientation": np.ones(COUNT, np.uint8),
         "channels": np.full(COUNT, 3, np.uint8), "dtype": np.zeros(COUNT, np.uint8),
     }  # fmt: skip
-    meta, edges = columns.ragged([b'{"n":%d}' % i if i % 3 else b"" for i in range(COUNT)])
+    meta, edges = columns.join_values([b'{"n":%d}' % i if i % 3 else b"" for i in range(COUNT)])
     return {
         **{f"image/{name}": column for name, column in numbers.items()},
-        **columns.of_joined_keys(keys, starts)[0],
-        **columns.of_objects(["train.tar"], [COUNT * LENGTH], [bytes(32)]),
+        **columns.joined_key_columns(keys, starts)[0],
+        **columns.object_columns(["train.tar"], [COUNT * LENGTH], [bytes(32)]),
         "label": draw.integers(0, 10, COUNT), "meta_data": meta, "meta_offsets": edges,
     }  # fmt: skip
 

@@ -77,7 +77,7 @@ def write(
     }
     folder.mkdir()
     (folder / "data.tar").write_bytes(data)
-    table = builder.columns(places) | columns.of_files(folder, ["data.tar"])
+    table = builder.columns(places) | columns.file_columns(folder, ["data.tar"])
     said = {
         "version": 2, "format": "tar", "fields": builder.fields, "classes": CLASSES,
         "splits": SPLITS, "shards": [{"name": "data.tar", "samples": len(given)}],

@@ -16,7 +16,7 @@ from packio import registry
 from packio.errors import PackioError
 from packio.formats import Reading
 from packio.sample.record import UNKNOWN, Facts, Field, Place, Record
-from packio.sources import Context, Listing, listed
+from packio.sources import Context, Listing, list_samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -161,4 +161,4 @@ class Asked:
         """List a path or an object."""
         names = [field.name for field in dataclasses.fields(Context)]
         own = {n: options.pop(n) for n in names if n != "options" and n in options}
-        return listed(self.source, what, Context(**own, options=options))
+        return list_samples(self.source, what, Context(**own, options=options))

@@ -50,7 +50,7 @@ def add_fields(
             offsets, lengths = np.array(found, np.int64).reshape(-1, 2).T
             places[name] = Ranges(np.full(number, len(files), np.uint32), offsets, lengths)
         files.append((extra.name, len(blob), hashlib.sha256(blob).digest()))
-        data, starts = columns.ragged([name.encode() for name, _, _ in files])
+        data, starts = columns.join_values([name.encode() for name, _, _ in files])
         table = builder.columns(places) | {
             "file_bytes": np.array([size for _, size, _ in files], np.int64),
             "file_digest": np.array([list(d) for _, _, d in files], np.uint8),

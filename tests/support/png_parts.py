@@ -179,7 +179,7 @@ def _image(name: str, data: bytes, mode: str) -> object:
 
 
 def assert_as_with_pillow_alone(data: bytes) -> None:
-    assert _mask(masks.decode, data) == _mask(masks.by_pillow, data)
+    assert _mask(masks.decode, data) == _mask(masks.decode_with_pillow, data)
     for mode in ("RGB", "UNCHANGED", "GRAY", "RGB_ALPHA"):
         assert _image("isal", data, mode) == _image("pillow", data, mode)
 

@@ -148,7 +148,7 @@ class StoreContract(abc.ABC):
     def test_ranges_that_were_announced_are_the_same(self) -> None:
         store, contents = self.made(), [*self.files.values()]
         store.expect(self.ranges()[:4])
-        ahead = store.fetched(self.ranges())
+        ahead = store.prefetch(self.ranges())
         for file, offset, length in reversed(self.ranges()):
             assert ahead.read(file, offset, length) == contents[file][offset : offset + length]
         store.expect(self.ranges())
@@ -199,7 +199,7 @@ class StoreContract(abc.ABC):
         if not child:
             try:
                 self._check(store)
-                self._check(store.fetched(self.ranges()))
+                self._check(store.prefetch(self.ranges()))
             except BaseException:  # noqa: BLE001 (the status tells it)
                 os._exit(1)
             os._exit(0)

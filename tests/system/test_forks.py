@@ -32,7 +32,7 @@ def test_a_fork_waits_for_threads_that_are_amid_something() -> None:
     inside, over, seen = threading.Event(), threading.Event(), list[str]()
 
     def run() -> None:
-        with locks.unforked(), locks.unforked():
+        with locks.block_forks(), locks.block_forks():
             inside.set()
             over.wait(0.2)  # a fork that does not wait comes first
             seen.append("over")
@@ -46,10 +46,10 @@ def test_a_fork_waits_for_threads_that_are_amid_something() -> None:
 
 def test_a_thread_may_fork_amid_something_itself() -> None:
     def again() -> None:
-        with locks.unforked():
+        with locks.block_forks():
             pass
 
-    with locks.unforked():
+    with locks.block_forks():
         assert _in_child(again) == 0
     assert _in_child(again) == 0
 

@@ -34,7 +34,7 @@ def _ctrl_c() -> None:
 def test_it_is_raised_when_the_block_ends() -> None:
     steps = []
     with pytest.raises(KeyboardInterrupt):  # noqa: PT012 (where it is raised is what is tested)
-        with interrupts.deferred() as held:
+        with interrupts.DeferInterrupts() as held:
             _ctrl_c()
             steps.append(held.count)
         steps.append(2)
@@ -43,22 +43,22 @@ def test_it_is_raised_when_the_block_ends() -> None:
 
 
 def test_a_block_without_it_ends_quietly() -> None:
-    with interrupts.deferred() as held:
+    with interrupts.DeferInterrupts() as held:
         assert signal.getsignal(signal.SIGINT) is held
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_the_outer_of_two_blocks_raises_it() -> None:
     done = []
-    with pytest.raises(KeyboardInterrupt), interrupts.deferred():  # noqa: PT012 (as above)
-        with interrupts.deferred():
+    with pytest.raises(KeyboardInterrupt), interrupts.DeferInterrupts():  # noqa: PT012 (as above)
+        with interrupts.DeferInterrupts():
             _ctrl_c()
         done.append(True)
     assert done
 
 
 def test_it_comes_with_the_error_of_the_block() -> None:
-    with pytest.raises(KeyboardInterrupt) as raised, interrupts.deferred():  # noqa: PT012 (as above)
+    with pytest.raises(KeyboardInterrupt) as raised, interrupts.DeferInterrupts():  # noqa: PT012 (as above)
         _ctrl_c()
         raise OSError
     assert isinstance(raised.value.__context__, OSError)
@@ -67,7 +67,7 @@ def test_it_comes_with_the_error_of_the_block() -> None:
 def test_a_handler_of_the_program_is_called() -> None:
     told: list[int] = []
     signal.signal(signal.SIGINT, lambda number, _: told.append(number))
-    with interrupts.deferred():
+    with interrupts.DeferInterrupts():
         _ctrl_c()
         assert not told
     assert told == [signal.SIGINT]
@@ -75,7 +75,7 @@ def test_a_handler_of_the_program_is_called() -> None:
 
 def test_it_stays_ignored() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with interrupts.deferred():
+    with interrupts.DeferInterrupts():
         _ctrl_c()
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
@@ -84,7 +84,7 @@ def test_other_threads_hold_nothing_back() -> None:
     found: list[object] = []
 
     def look() -> None:
-        with interrupts.deferred():
+        with interrupts.DeferInterrupts():
             found.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=look)
@@ -94,11 +94,11 @@ def test_other_threads_hold_nothing_back() -> None:
 
 
 def test_one_that_came_before_ends_what_heeds_it() -> None:
-    with interrupts.deferred() as held:
+    with interrupts.DeferInterrupts() as held:
         _ctrl_c()
-        with pytest.raises(KeyboardInterrupt), held.heeded():
+        with pytest.raises(KeyboardInterrupt), held.let_through():
             pytest.fail("the block has begun")
-        with pytest.raises(KeyboardInterrupt), held.heeded():
+        with pytest.raises(KeyboardInterrupt), held.let_through():
             _ctrl_c()
         _ctrl_c()
         assert held.count == 1
@@ -114,16 +114,16 @@ def test_it_is_found_behind_other_errors() -> None:
 
     with pytest.raises(OSError, match="full") as raised:
         cleaning_up_fails()
-    assert interrupts.caused(raised.value)
+    assert interrupts.is_interrupt(raised.value)
     told = ValueError()
     told.__cause__ = raised.value
-    assert interrupts.caused(told)
+    assert interrupts.is_interrupt(told)
 
 
 def test_it_is_not_found_where_there_was_none() -> None:
     one, two = ValueError(), ValueError()
     one.__context__, two.__context__ = two, one
-    assert not interrupts.caused(one)
+    assert not interrupts.is_interrupt(one)
 
 
 def test_a_pool_knows_a_thread_that_ctrl_c_saw_starting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,9 +257,9 @@ def test_without_memory_for_all_threads_none_waits_for_the_others(
 
 
 def test_what_runs_aside_gives_its_result_or_its_error() -> None:
-    assert interrupts.aside(lambda: threading.current_thread().name, int) == "packio-aside"
+    assert interrupts.run_aside(lambda: threading.current_thread().name, int) == "packio-aside"
     with pytest.raises(ZeroDivisionError):
-        interrupts.aside(lambda: 1 // 0, int)
+        interrupts.run_aside(lambda: 1 // 0, int)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -272,7 +272,7 @@ def test_ctrl_c_leaves_behind_what_runs_aside() -> None:
         asked.wait(60)
 
     with pytest.raises(KeyboardInterrupt):
-        interrupts.aside(endless, asked.set)
+        interrupts.run_aside(endless, asked.set)
     assert begun.is_set()
     assert asked.is_set()
     while interrupts.left_behind():
@@ -282,7 +282,7 @@ def test_ctrl_c_leaves_behind_what_runs_aside() -> None:
 def test_in_other_threads_nothing_runs_aside() -> None:
     found: list[str] = []
     call = lambda: found.append(threading.current_thread().name)  # noqa: E731 (short)
-    thread = threading.Thread(target=lambda: interrupts.aside(call, int), name="mine")
+    thread = threading.Thread(target=lambda: interrupts.run_aside(call, int), name="mine")
     thread.start()
     thread.join()
     assert found == ["mine"]

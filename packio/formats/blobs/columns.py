@@ -43,7 +43,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packio.errors import NotAPackError, VersionError
-from packio.formats import Ranges, damaged
+from packio.formats import Ranges, damage_error
 from packio.images.encodings import DTYPES, raw_facts
 from packio.sample.fields import KINDS
 from packio.sample.record import IMAGE, MASK, Facts, Place, Record
@@ -122,12 +122,12 @@ def read_header(text: Any, container: str, where: object) -> Header:
         raise VersionError(f"{where}: written by a newer packio (version {version}); update packio")
     fields, columns = value.get("fields", {}), value.get("box_columns", [])
     if not isinstance(fields, dict) or any(kind not in KINDS for kind in fields.values()):
-        raise damaged(where, f"the header has the fields {fields!r:.200}")
+        raise damage_error(where, f"the header has the fields {fields!r:.200}")
     if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
-        raise damaged(where, f"the header has the columns of boxes {columns!r:.200}")
+        raise damage_error(where, f"the header has the columns of boxes {columns!r:.200}")
     header = Header(fields, columns, value.get("samples"))
     if header.misfit:
-        raise damaged(where, f"{header.misfit!r} names a field or a column of boxes")
+        raise damage_error(where, f"{header.misfit!r} names a field or a column of boxes")
     return header
 
 
@@ -141,9 +141,9 @@ class BlobValues(NamedTuple):
     def ranges(self, begin: int) -> Ranges:
         """Where the values lie in a file, in which the blob begins at a position in bytes."""
         file = np.zeros(len(self.length), np.uint32)
-        return self.without_absent(Ranges(file, self.offsets[:-1] + begin, self.length))
+        return self.mark_absent(Ranges(file, self.offsets[:-1] + begin, self.length))
 
-    def without_absent(self, ranges: Ranges) -> Ranges:
+    def mark_absent(self, ranges: Ranges) -> Ranges:
         """The ranges with an offset of -1 where a sample has no value."""
         if self.present is None:
             return ranges
@@ -188,7 +188,7 @@ def columns_of(
     elif "offsets" in arrays:
         image = _values("image", "", arrays, sizes.get(IMAGE, 0), None, where)
     else:
-        raise damaged(where, "has no offsets")
+        raise damage_error(where, "has no offsets")
     count, values = len(image.length), {IMAGE: image}
     for name, kind in list(header.kinds.items())[1:]:
         if f"{name}_offsets" in arrays or name in header.fields:
@@ -200,11 +200,11 @@ def columns_of(
     _check_shapes(others, columns, count, where)
     for name, content in (("key", "key_data"), ("meta", "meta_data"), ("box", "boxes")):
         if (content in others) != (f"{name}_offsets" in others):
-            raise damaged(where, f"has only one of {content} and {name}_offsets")
+            raise damage_error(where, f"has only one of {content} and {name}_offsets")
         if content in others:
             _check_offsets(others, f"{name}_offsets", len(others[content]), count, where)
     if missing := set(columns[1:]) - others.keys():
-        raise damaged(where, f"has no {', '.join(sorted(missing))}")
+        raise damage_error(where, f"has no {', '.join(sorted(missing))}")
     return ShardColumns(values, others)
 
 
@@ -217,10 +217,10 @@ def _values(
     if f"{name}length" in arrays:
         length = arrays[f"{name}length"]
         if length.shape != room.shape or (length < 0).any() or (length > room).any():
-            raise damaged(where, f"{name}length does not fit {name}offsets")
+            raise damage_error(where, f"{name}length does not fit {name}offsets")
     present = arrays.get(f"{name}present") if name else None
     if present is not None and (present.shape != room.shape or present.dtype.kind not in "bui"):
-        raise damaged(where, f"{name}present is {present.dtype} {present.shape}")
+        raise damage_error(where, f"{name}present is {present.dtype} {present.shape}")
     return BlobValues(kind, offsets, length, present)
 
 
@@ -228,14 +228,14 @@ def _check_offsets(
     arrays: Mapping[str, np.ndarray], name: str, size: int, count: int | None, where: object
 ) -> np.ndarray:
     if name not in arrays:
-        raise damaged(where, f"has no {name}")
+        raise damage_error(where, f"has no {name}")
     offsets = arrays[name]
     if offsets.dtype != np.int64 or offsets.ndim != 1:
-        raise damaged(where, f"{name} is {offsets.dtype} {offsets.shape}")
+        raise damage_error(where, f"{name} is {offsets.dtype} {offsets.shape}")
     if len(offsets) == 0 or (count is not None and len(offsets) != count + 1):
-        raise damaged(where, f"has {len(offsets)} {name}, of {count} samples")
+        raise damage_error(where, f"has {len(offsets)} {name}, of {count} samples")
     if offsets[0] < 0 or offsets[-1] > size or (offsets[1:] < offsets[:-1]).any():
-        raise damaged(where, f"{name} do not ascend within 0..{size}")
+        raise damage_error(where, f"{name} do not ascend within 0..{size}")
     return offsets
 
 
@@ -245,21 +245,21 @@ def _check_shapes(
     for name, found in others.items():
         types, axes = _TYPES.get(name, (("i8", "f4") if name in columns[1:] else ("i8",), (1,)))
         if found.dtype not in map(np.dtype, types) or found.ndim not in axes:
-            raise damaged(where, f"{name} is {found.dtype} {found.shape}")
+            raise damage_error(where, f"{name} is {found.dtype} {found.shape}")
     label, boxes = others.get("label"), others.get("boxes")
     if label is not None and (len(label) != count or (label.ndim == 1 and label.dtype != "i8")):
-        raise damaged(where, f"label is {label.dtype} {label.shape}, of {count} samples")
+        raise damage_error(where, f"label is {label.dtype} {label.shape}, of {count} samples")
     if boxes is not None and boxes.shape[1] != 4:
-        raise damaged(where, f"boxes is {boxes.dtype} {boxes.shape}")
+        raise damage_error(where, f"boxes is {boxes.dtype} {boxes.shape}")
     for name in columns:
         if name in others and (boxes is None or len(others[name]) != len(boxes)):
-            raise damaged(where, f"has not as many {name} as boxes")
+            raise damage_error(where, f"has not as many {name} as boxes")
 
 
 def _pixels(shape: Sequence[int], dtype: str, where: object) -> BlobValues:
     """Describe where the rows of an array of pixels lie: (N, C, H, W), little-endian."""
     if dtype not in DTYPES or len(shape) != 4 or min(shape) < 1 or shape[1] > 255:
-        raise damaged(where, f"data is {dtype} {tuple(shape)}")
+        raise damage_error(where, f"data is {dtype} {tuple(shape)}")
     count, channels, height, width = shape
     size = math.prod(shape[1:]) * np.dtype(dtype).itemsize
     offsets = np.arange(count + 1, dtype="i8") * size

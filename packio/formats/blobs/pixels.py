@@ -100,7 +100,7 @@ def image_at(
     return Record(key, {IMAGE: Place("image", file, offset, length, False, facts)}, label)
 
 
-def labelled(
+def attach_labels(
     found: Iterable[Record[Place]], labels: Sequence[Label] | None
 ) -> Iterator[Record[Place]]:
     if labels is None:
@@ -163,7 +163,7 @@ def check_claim(count: int, size: int, chunk: int, stored: int, where: str) -> N
         )
 
 
-def without_padding(value: bytes) -> bytes:
+def strip_padding(value: bytes) -> bytes:
     """Cut the zeros after the end of a JPEG or PNG that lies in a value of fixed length."""
     bare = value.rstrip(b"\0")
     return bare if bare.endswith(_ENDS) else value

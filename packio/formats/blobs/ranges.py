@@ -87,7 +87,7 @@ class _RemoteInput(Input):
 
 
 @contextlib.contextmanager
-def opened(path: Path, window: int = 1 << 15) -> Iterator[Input]:
+def open_input(path: Path, window: int = 1 << 15) -> Iterator[Input]:
     """Open a file for reading, or an object at a URL that is open.
 
     A small read takes `window` bytes at once; 0: each read takes its own bytes alone.

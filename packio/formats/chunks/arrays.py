@@ -31,7 +31,7 @@ _FEW_LEFT_OUT, _MANY_LEFT_OUT = 1000, 100_000
 _LEFT_OUT_EACH = 100  # for each block that is there
 
 
-class Chunked(Format):
+class ChunkedFormat(Format):
     marks: ClassVar[frozenset[bytes]]  # names of files by which a directory is recognised
 
     def layout(self, path: Path) -> ChunkLayout:
@@ -105,7 +105,7 @@ def _arrays(path: Path, layout: ChunkLayout) -> _There:
         inner.clear()  # what is in an array is its blocks
         name = os.path.relpath(folder, path)
         try:
-            stored: ForeignArray | PackioError = layout.stored(metadata, folder)
+            stored: ForeignArray | PackioError = layout.parse_array(metadata, folder)
         except NotAPackError as error:
             stored = error
         found["" if name == "." else name] = stored

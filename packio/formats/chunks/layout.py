@@ -109,11 +109,11 @@ class ChunkLayout(Protocol):
         """Whether metadata are those of an array."""
         return True
 
-    def stored(self, metadata: dict[str, Any], where: str) -> ForeignArray:
+    def parse_array(self, metadata: dict[str, Any], where: str) -> ForeignArray:
         """The array that metadata describe."""
 
 
-def cut(length: np.ndarray, unit: int = 1) -> tuple[int, list[int], np.ndarray]:
+def lay_out_blocks(length: np.ndarray, unit: int = 1) -> tuple[int, list[int], np.ndarray]:
     """Lay values of some lengths out in blocks so that none lies in two.
 
     A block has a multiple of ``unit`` bytes, which are at most those of the largest value. Returns
@@ -196,7 +196,7 @@ class Writer(spool.Writer):
         places, values = {}, dict(columns.values)
         for name, found in columns.values.items():
             ranges, offsets = self._cut(name, found.length, pixels if name == IMAGE else None)
-            places[name] = found.without_absent(ranges)
+            places[name] = found.mark_absent(ranges)
             values[name] = found._replace(offsets=offsets)
         for name, column in ShardColumns(values, columns.others).arrays(lengths=True).items():
             if pixels is None or name not in ("offsets", "length"):
@@ -211,7 +211,7 @@ class Writer(spool.Writer):
     ) -> tuple[Ranges, np.ndarray]:
         """Write a blob; return where its values lie, and their offsets in the row of blocks."""
         name, blob = f"{prefix(field)}data", self._spool.blobs[field]
-        size, cuts, offsets = cut(length, 1 if pixels is None else pixels.row_bytes)
+        size, cuts, offsets = lay_out_blocks(length, 1 if pixels is None else pixels.row_bytes)
         if pixels is None:
             # An array of no bytes has no block, but every sample has a file, be it empty.
             array = self._layout.array((max(int(offsets[-1]), 1),), (size,), np.dtype("u1"))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError, PackioError, ReadError
-from packio.formats import Ranges, damaged
+from packio.formats import Ranges, damage_error
 from packio.formats.blobs.columns import Header, columns_of, prefix, read_header, records
 from packio.formats.chunks.layout import Array, ChunkLayout, Decode, blocks, place
 from packio.sample.record import IMAGE, Place, Record
@@ -51,16 +51,16 @@ def scan(path: Path, layout: ChunkLayout) -> Iterator[Record[Place]]:
     columns = columns_of(arrays, sizes, header, path, pixels)
     if stated and header.samples != len(columns):
         said = f"has {len(columns)} samples, its attribute packio says {header.samples!r}"
-        raise damaged(f"{path}/", said, _ADVICE)
+        raise damage_error(f"{path}/", said, _ADVICE)
     files: list[str] = []
     places = {}
     for name, values in columns.values.items():
         if name not in blobs:
-            raise damaged(f"{path}/", f"has no {prefix(name)}data")
+            raise damage_error(f"{path}/", f"has no {prefix(name)}data")
         where, array = f"{path}/{prefix(name)}data", blobs[name].array
         ranges = _ranges(array, values.offsets[:-1], values.length, where)
         ranges = ranges._replace(file=ranges.file + np.uint32(len(files)))
-        places[name] = values.without_absent(ranges)
+        places[name] = values.mark_absent(ranges)
         files += blobs[name].files
     yield from records(columns, files, places)
 
@@ -105,7 +105,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     try:
         value = json.loads(text) if len(text) <= _MOST_JSON else None
     except (ValueError, RecursionError) as error:
-        raise damaged(path, f"is no JSON ({error})", _ADVICE) from error
+        raise damage_error(path, f"is no JSON ({error})", _ADVICE) from error
     if not isinstance(value, dict):
         raise NotAPackError(f"{path}: expected a JSON object of at most {_MOST_JSON} bytes")
     return value
@@ -117,14 +117,14 @@ def _array(path: Path, name: str, layout: ChunkLayout) -> Array | None:
         where = f"{path}/{name}"
         if not layout.is_array(metadata):
             raise NotAPackError(f"{where} is a group; expected an array")
-        return layout.stored(metadata, where).plain(where)
+        return layout.parse_array(metadata, where).plain(where)
     if os.path.lexists(path / name):
         lacking = f"has no {layout.metadata}, which tells what it is"
-        raise damaged(f"{path}/{name}", lacking, _ADVICE)
+        raise damage_error(f"{path}/{name}", lacking, _ADVICE)
     return None
 
 
-def known_type(name: Any, known: Sequence[str], where: str) -> np.dtype:
+def parse_dtype(name: Any, known: Sequence[str], where: str) -> np.dtype:
     if name not in known:
         raise NotAPackError(f"{where} has values of type {name!r}; expected one of {known}")
     dtype: np.dtype = np.dtype(name)
@@ -187,7 +187,7 @@ def _check_is_whole(
             f"{path}/: no array `offsets` beside `data`; expected the position of every sample"
         )
     if missing:
-        raise damaged(f"{path}/", f"has no {', '.join(missing)}", _ADVICE)
+        raise damage_error(f"{path}/", f"has no {', '.join(missing)}", _ADVICE)
 
 
 def _ranges(array: Array, begin: np.ndarray, length: np.ndarray, where: str) -> Ranges:
@@ -222,7 +222,7 @@ def block_shape(folder: Path, array: Array, numbers: tuple[int, ...]) -> tuple[i
         shape = header_shape(header, path, array, numbers)
     expected = array.header_bytes + math.prod(shape) * array.dtype.itemsize
     if size != expected:
-        raise damaged(path, f"{size} bytes, expected {expected}", _ADVICE)
+        raise damage_error(path, f"{size} bytes, expected {expected}", _ADVICE)
     return shape
 
 
@@ -256,7 +256,7 @@ def header_shape(
         if mode == 0 and found == axes and fits:
             return shape
     found = f"begins {header.hex()}, not with the header of block {numbers} of {array.block}"
-    raise damaged(path, found, _ADVICE)
+    raise damage_error(path, found, _ADVICE)
 
 
 def extent(array: Array, numbers: tuple[int, ...]) -> tuple[int, ...]:
@@ -310,7 +310,7 @@ def _block(
         with library_errors(path):
             content = decode(content, size)
     if len(content) != size:
-        raise damaged(path, f"{len(content)} bytes, expected {size}", _ADVICE)
+        raise damage_error(path, f"{len(content)} bytes, expected {size}", _ADVICE)
     return np.frombuffer(content, array.dtype).reshape(shape)
 
 
@@ -322,4 +322,4 @@ def library_errors(where: Path) -> Iterator[None]:
         raise
     except Exception as error:  # libraries of compression have errors of their own, each
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-        raise damaged(where, f"cannot be decoded ({reason})", _ADVICE) from error
+        raise damage_error(where, f"cannot be decoded ({reason})", _ADVICE) from error

@@ -44,7 +44,7 @@ from packio.formats.blobs.by_library import FoundSamples, ReaderApart
 from packio.formats.blobs.columns import find_in_file, prefix, read_header
 from packio.formats.blobs.spool import FileContents, FileWriter, Pixels
 from packio.formats.hdf5 import foreign
-from packio.formats.hdf5.datasets import h5py_errors, open_file, opened, place, slices
+from packio.formats.hdf5.datasets import h5py_errors, open_checked, open_file, place, slices
 from packio.sample.record import IMAGE, Place, Record
 from packio.system import files
 
@@ -72,7 +72,7 @@ class Hdf5(Format):
         ``reading.image`` is the path of the dataset of images, or of the group that has a dataset
         for each image; ``reading.label`` that of the labels.
         """
-        with opened(path) as file:
+        with open_checked(path) as file:
             yield from _found(file, path, reading).records
 
     def writer(
@@ -163,7 +163,7 @@ def find(path: Path, reading: Reading) -> FoundSamples:
 def _found(file: Any, path: Path, reading: Reading) -> FoundSamples:
     if "packio" in file.attrs and reading.image is None:
         return _own(file, path)
-    return foreign.found(file, path, reading)
+    return foreign.find_samples(file, path, reading)
 
 
 def _own(file: Any, path: Path) -> FoundSamples:
@@ -208,7 +208,7 @@ def _contiguous(dataset: Any, path: Path) -> np.ndarray:
     offset, size = _one_range(dataset, path)
     if dataset.dtype.hasobject:
         raise IntegrityError(f"{path}: {dataset.name} is of variable length, which it never is")
-    with files.opened(path) as file:
+    with files.open_file(path) as file:
         file.seek(offset)
         content = file.read(size)
     if len(content) < size:

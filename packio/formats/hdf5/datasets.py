@@ -33,7 +33,7 @@ import numpy as np
 
 from packio import registry
 from packio.errors import IntegrityError, NotAPackError, PackioError, ReadError
-from packio.formats import damaged
+from packio.formats import damage_error
 from packio.formats.blobs import ranges
 from packio.formats.blobs.columns import BlobValues
 from packio.formats.blobs.pixels import check_claim
@@ -50,7 +50,7 @@ _WINDOW = 4096  # bytes: as large as most heaps are
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[Any]:
+def open_checked(path: Path) -> Iterator[Any]:
     """Open a file; turn the errors of h5py into an IntegrityError until it is closed."""
     file = open_file(path)
     try:
@@ -64,7 +64,7 @@ def opened(path: Path) -> Iterator[Any]:
 def open_file(path: Path) -> Any:
     h5py = registry.require("h5py", "hdf5")
     try:
-        with files.opened(path):  # its error says why; h5py's does not
+        with files.open_file(path):  # its error says why; h5py's does not
             pass
     except OSError as error:
         raise ReadError(f"{path}: cannot be opened: {error.strerror}") from error
@@ -81,7 +81,7 @@ def h5py_errors(where: object) -> Iterator[None]:
     except PackioError:
         raise
     except _H5PY_ERRORS as error:
-        raise damaged(where, f"damaged, h5py says: {_line(error)}") from error
+        raise damage_error(where, f"damaged, h5py says: {_line(error)}") from error
 
 
 def _line(error: BaseException) -> str:
@@ -103,7 +103,7 @@ def datasets(file: Any, path: Path) -> dict[str, Any]:
     return found
 
 
-def described(dataset: Any) -> str:
+def describe(dataset: Any) -> str:
     return f"{dataset.name.lstrip('/')} {dataset.shape} {dataset.dtype}"
 
 
@@ -170,7 +170,7 @@ def _check_chunks(dataset: Any, stored: int, where: str) -> None:
     filters = dataset.id.get_create_plist()
     for i in range(filters.get_nfilters()):
         number, _, _, name = filters.get_filter(i)
-        if not h5py.h5z.filter_avail(number) and registry.installed("hdf5plugin"):
+        if not h5py.h5z.filter_avail(number) and registry.is_installed("hdf5plugin"):
             registry.require("hdf5plugin")  # makes its filters known to HDF5
         if not h5py.h5z.filter_avail(number):
             raise NotAPackError(
@@ -297,7 +297,7 @@ def value_ranges(dataset: Any, path: Path) -> tuple[np.ndarray, np.ndarray] | No
         return None
     address, length = dataset.file.id.get_create_plist().get_sizes()
     sizes = Sizes(address, length, dataset.file.userblock_size)
-    with ranges.opened(path, _WINDOW) as file:
+    with ranges.open_input(path, _WINDOW) as file:
         content = _stored(dataset, file, sizes.reference.itemsize)
         if content is None:
             return None

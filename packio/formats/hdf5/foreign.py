@@ -26,7 +26,7 @@ from packio.formats.hdf5 import datasets as h5
 from packio.sample.record import Place, Record
 
 
-def found(file: Any, path: Path, reading: Reading) -> FoundSamples:
+def find_samples(file: Any, path: Path, reading: Reading) -> FoundSamples:
     order, there = pixels.order_of(reading.layout), h5.datasets(file, path)
     names = _names_of_images(there, reading.image, path)
     name, first = names[0], there[names[0]]
@@ -40,7 +40,7 @@ def found(file: Any, path: Path, reading: Reading) -> FoundSamples:
         return _each({name: there[name] for name in names}, order, path)
     found = _blob(there, name, path) if is_blob else _array(first, order, path)
     labels = _labels(there, name, reading.label, found.total, path)
-    return found._replace(records=pixels.labelled(found.records, labels))
+    return found._replace(records=pixels.attach_labels(found.records, labels))
 
 
 def _names_of_images(there: Mapping[str, Any], image: str | None, path: Path) -> list[str]:
@@ -49,7 +49,7 @@ def _names_of_images(there: Mapping[str, Any], image: str | None, path: Path) ->
         wanted = image.strip("/")
         names = [n for n in there if wanted in ("", n) or n.startswith(f"{wanted}/")]
         if not names:
-            raise pixels.unknown("image", image, map(h5.described, there.values()), path)
+            raise pixels.unknown("image", image, map(h5.describe, there.values()), path)
         return names
     blob = [
         n
@@ -57,7 +57,7 @@ def _names_of_images(there: Mapping[str, Any], image: str | None, path: Path) ->
         if n in there and _is_bytes(there[n]) and _beside(there, n, pixels.OFFSETS)
     ]
     many = {
-        n: h5.described(d)
+        n: h5.describe(d)
         for n, d in there.items()
         if _holds_many(d) and (d.dtype.kind not in "SV" or n.rpartition("/")[2] in pixels.IMAGES)
     }
@@ -95,7 +95,7 @@ def _labels(
     if not wanted:
         return None
     if wanted not in there:
-        raise pixels.unknown("label", wanted, map(h5.described, there.values()), path)
+        raise pixels.unknown("label", wanted, map(h5.describe, there.values()), path)
     dataset, where = there[wanted], f"{path}: {there[wanted].name}"
     pixels.check_labels(dataset.shape, dataset.dtype, count, where)
     h5.place(dataset, path)  # its claims are true
@@ -130,7 +130,7 @@ def _encoded(dataset: Any, path: Path) -> tuple[Iterator[Record[Place]], Callabl
         return np.asarray(dataset[number]).tobytes()
 
     def fixed(number: int) -> bytes:
-        return pixels.without_padding(dataset[number : number + 1].tobytes())
+        return pixels.strip_padding(dataset[number : number + 1].tobytes())
 
     numbers = [(i, b"%08d" % i) for i in range(len(dataset))]
     if dataset.dtype.hasobject:
@@ -142,7 +142,7 @@ def _encoded(dataset: Any, path: Path) -> tuple[Iterator[Record[Place]], Callabl
 def _compared(dataset: Any, path: Path, read: Callable[[int], bytes]) -> Iterator[Record[Place]]:
     """Images of variable length: where they lie, if h5py finds the same bytes there."""
     places = h5.value_ranges(dataset, path)
-    with ranges.opened(path, window=0) as file:
+    with ranges.open_input(path, window=0) as file:
         for number in range(len(dataset)):
             offset, length = (-1, 0) if places is None else (a.item(number) for a in places)
             if offset >= 0 and file.read(length, offset) != read(number):

@@ -56,7 +56,7 @@ from packio.formats.blobs.by_library import ReaderApart
 from packio.formats.lmdb import layouts, pages
 from packio.formats.lmdb.library import LABELS_NAME, LmdbWriter
 from packio.formats.lmdb.pages import DATA_NAME, MAGIC_BYTES
-from packio.formats.wire import unescaped
+from packio.formats.wire import unescape
 from packio.sample.fields import KINDS
 from packio.sample.record import IMAGE, MASK, Place, Record
 from packio.system import files
@@ -97,7 +97,7 @@ class Lmdb(Format):
         for stored in layouts.own(path):
             number = int(stored.name) if stored.name.isdigit() else -1
             label, key = labels.get(number, (stored.label, stored.name))
-            found = ((other.name, other.of(stored.name)) for other in others)
+            found = ((other.name, other.find_place(stored.name)) for other in others)
             fields = {name: place for name, place in found if place is not None}
             yield Record(key, {IMAGE: stored.place("image"), **fields}, label)
         for other in others:
@@ -143,7 +143,7 @@ def _read_labels(path: Path) -> dict[int, tuple[Any, bytes]]:
         lines = files.content(path / LABELS_NAME).split(b"\n")
         for line in lines[:-1]:
             number, label, key = line.split(b"\t")
-            found[int(number)] = (_label(label), unescaped(key))
+            found[int(number)] = (_label(label), unescape(key))
     except (OSError, ValueError):
         return {}
     return found

@@ -49,9 +49,9 @@ from typing import NamedTuple
 from packio.errors import IntegrityError, NotAPackError, OptionError
 from packio.formats import Reading, check_reading
 from packio.formats.blobs.ranges import Input
-from packio.formats.lmdb.pages import Database, Entry, entries, opened
+from packio.formats.lmdb.pages import Database, Entry, entries, open_data_file
 from packio.formats.lmdb.values import FoundImage, arrow, msgpack, parse_datum, sample
-from packio.formats.wire import Malformed, pickles
+from packio.formats.wire import MalformedError, pickles
 from packio.images.encodings import is_image, raw_facts
 from packio.sample.record import Facts
 from packio.system import files
@@ -68,7 +68,7 @@ _MOST_DIGITS = 18  # of a key that is a number
 
 def scan(path: Path, reading: Reading) -> Iterator[Entry]:
     """Yield an entry for every sample, by number if keys are numbers, else by key."""
-    with opened(path) as whole:
+    with open_data_file(path) as whole:
         file = whole if reading.database is None else Database(whole, reading.database)
         samples = [*_samples(itertools.islice(entries(file), _LOOKED_AT))]
         names = [entry.name for entry in samples]
@@ -102,7 +102,7 @@ def are_values(path: Path) -> bool:
 
     Only such images can be read through py-lmdb by their numbers. The first records decide.
     """
-    with opened(path) as file:
+    with open_data_file(path) as file:
         samples = [*_samples(itertools.islice(entries(file), _LOOKED_AT))]
         names = [entry.name for entry in samples]
         if any(all(map(key.fullmatch, names)) for key in (_TEXT_KEY, _SIZE_KEY)):
@@ -116,7 +116,7 @@ def are_values(path: Path) -> bool:
 
 def own(path: Path, *, datums: bool = True) -> Iterator[Entry]:
     """Yield an entry for every record of a database that packio wrote, perhaps of Datums."""
-    with opened(path) as file:
+    with open_data_file(path) as file:
         first = next(entries(file), None)
         value = b"" if first is None else file.read(first.length, first.offset)
         parse = _fitting(value, path, None, (_datum,)) if datums else None
@@ -158,7 +158,7 @@ def _fitting(
     for parse in parsers or _PARSERS:
         try:
             parse(data, label)
-        except Malformed:
+        except MalformedError:
             continue
         except NotAPackError as error:
             raise NotAPackError(f"{path}: {error}") from error
@@ -177,7 +177,7 @@ def _datum(data: bytes, label: str | None) -> FoundImage:
     return found._replace(label=None) if label == "" else found
 
 
-_pickled = functools.partial(_sample, pickles.read)
+_pickled = functools.partial(_sample, pickles.read_pickle)
 _PARSERS: tuple[_Parser, ...] = (
     functools.partial(_sample, arrow), _datum, functools.partial(_sample, msgpack),
 )  # fmt: skip
@@ -190,7 +190,7 @@ def _parsed(file: Input, path: Path, parse: _Parser, label: str | None) -> Itera
         key = names.get(entry.name)
         try:
             found = parse(data, label)
-        except Malformed as error:
+        except MalformedError as error:
             if parse is _pickled:
                 raise IntegrityError(f"{path}: {entry.name!r}: {error}") from error
             yield entry._replace(key=key)

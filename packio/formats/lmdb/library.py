@@ -22,9 +22,9 @@ from packio.formats import Places, Ranges, Reading, Written
 from packio.formats.blobs.by_library import FoundSamples
 from packio.formats.blobs.ranges import Input
 from packio.formats.lmdb import layouts, pages
-from packio.formats.lmdb.pages import DATA_NAME, opened
+from packio.formats.lmdb.pages import DATA_NAME, open_data_file
 from packio.formats.lmdb.values import MOST_DATUM_BYTES, encode_datum, image_of, parse_datum
-from packio.formats.wire import escaped
+from packio.formats.wire import escape
 from packio.index.indexfile import crc32c
 from packio.sample.fields import PIXELS
 from packio.sample.record import IMAGE, MASK, Field, Record
@@ -243,7 +243,7 @@ class LmdbWriter:
             raise OutputError(
                 f"{self.path}: {len(self._crcs)} records were written, LMDB has {entries}"
             )
-        with opened(self.path) as file, ThreadPool(1, "packio-sync") as pool:
+        with open_data_file(self.path) as file, ThreadPool(1, "packio-sync") as pool:
             synced = pool.submit(os.fsync, file.descriptor)
             written = self._read_back(file)
             with self._output_errors():
@@ -302,4 +302,4 @@ def _label_line(number: int, record: Record[Field]) -> bytes:
         label = b"" if given is None else b"%d" % given
     else:
         label = b",".join(repr(value).encode() for value in given.tolist())
-    return b"%d\t%s\t%s\n" % (number, label, escaped(record.key))
+    return b"%d\t%s\t%s\n" % (number, label, escape(record.key))

@@ -64,8 +64,8 @@ class Meta(NamedTuple):
     txnid: int
 
 
-def opened(path: Path) -> AbstractContextManager[Input]:
-    return ranges.opened(data_file(path), window=0)
+def open_data_file(path: Path) -> AbstractContextManager[Input]:
+    return ranges.open_input(data_file(path), window=0)
 
 
 def data_file(path: Path) -> Path:
@@ -79,7 +79,7 @@ def data_file(path: Path) -> Path:
 
 def identity(path: Path) -> dict[str, int]:
     """Read numbers that change with every transaction: its id, and more to be sure."""
-    with opened(path) as file:
+    with open_data_file(path) as file:
         meta = newest(file)
     if meta.version.number == 3:
         return {"txnid": meta.txnid, "entries": meta.entries}
@@ -88,7 +88,7 @@ def identity(path: Path) -> dict[str, int]:
 
 
 def is_of_version_3(path: Path) -> bool:
-    with opened(path) as file:
+    with open_data_file(path) as file:
         return file.size >= 28 and file.read(4, 24) == MAGIC_BYTES
 
 

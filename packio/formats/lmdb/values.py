@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 from packio import registry
 from packio.errors import NotAPackError, OutputError
-from packio.formats.wire import ByteSpan, Malformed
+from packio.formats.wire import ByteSpan, MalformedError
 from packio.formats.wire.protobuf import _fields, _varint, varint
 from packio.images.encodings import RAW, is_image, raw_facts
 from packio.sample.record import UNKNOWN, Facts, Field, Record
@@ -120,7 +120,7 @@ def _image(value: Any, data: bytes, depth: int) -> tuple[ByteSpan, list[Any], li
             image, named, others = _image(found, data, depth + 1)
             beside = [_text(v, data) for v in value if v is not found and v is not None]
             return image, named, [*others, *(v for v in beside if not isinstance(v, ByteSpan))]
-    raise Malformed("no image in it")
+    raise MalformedError("no image in it")
 
 
 def _text(value: Any, data: bytes) -> Any:
@@ -142,19 +142,19 @@ def _is_label(value: Any) -> bool:
 def msgpack(data: bytes) -> Any:
     """Read msgpack; bytes come as a `ByteSpan` of ``data``."""
     if data[:1] not in _LISTS:
-        raise Malformed("no list or dict of msgpack")
+        raise MalformedError("no list or dict of msgpack")
     package = registry.require("msgpack", "msgpack")
     try:
         value = package.unpackb(data, unicode_errors="surrogateescape", strict_map_key=False)
     except (ValueError, TypeError, package.exceptions.UnpackException) as error:
-        raise Malformed(f"msgpack that makes no sense: {error}") from error
+        raise MalformedError(f"msgpack that makes no sense: {error}") from error
     return _spans(value, data, 0)
 
 
 def _spans(value: Any, data: bytes, depth: int) -> Any:
     """The value with a `ByteSpan` of ``data`` in place of bytes."""
     if depth > _DEEPEST:
-        raise Malformed("msgpack that is deeper than a sample")
+        raise MalformedError("msgpack that is deeper than a sample")
     if isinstance(value, list):
         return [_spans(item, data, depth + 1) for item in value]
     if isinstance(value, dict):
@@ -182,7 +182,7 @@ def parse_datum(data: bytes) -> FoundImage:
         elif tag in ranges:
             ranges[tag] = start, stop
         else:
-            raise Malformed(f"a field {tag >> 3} of wire type {tag & 7}, which no Datum has")
+            raise MalformedError(f"a field {tag >> 3} of wire type {tag & 7}, which no Datum has")
     kind = next((tag for tag, (start, stop) in ranges.items() if start < stop), None)
     if kind == _FLOAT and numbers[_CHANNELS]:
         raise NotAPackError(
@@ -190,7 +190,7 @@ def parse_datum(data: bytes) -> FoundImage:
             "range of bytes; write them packed, or as data"
         )
     if kind in (None, _FLOAT):
-        raise Malformed("a Datum without data")
+        raise MalformedError("a Datum without data")
     dtype = "uint8" if kind == _DATA else "float32"
     found = FoundImage(*ranges[kind], label)
     height, width, channels = numbers[_HEIGHT], numbers[_WIDTH], numbers[_CHANNELS]
@@ -199,7 +199,7 @@ def parse_datum(data: bytes) -> FoundImage:
     if numbers[_ENCODED] or (not fits and is_image(data[found.start : found.start + 16])):
         return found
     if not fits:
-        raise Malformed(f"a Datum of neither an image nor {width}x{height}x{channels} {dtype}")
+        raise MalformedError(f"a Datum of neither an image nor {width}x{height}x{channels} {dtype}")
     encoding = "raw" if numbers[_RGB] else "raw_bgr"
     return found._replace(facts=raw_facts(height, width, channels, dtype, encoding))
 
@@ -208,7 +208,7 @@ def image_of(value: bytes) -> bytes:
     """The image in a Datum; a value that is no Datum is returned unchanged."""
     try:
         found = parse_datum(value)
-    except (Malformed, NotAPackError):
+    except (MalformedError, NotAPackError):
         return value
     return value[found.start : found.stop]
 
@@ -260,7 +260,7 @@ def arrow(data: bytes) -> Any:
     """Read a payload of `pyarrow.serialize`; bytes come as a `ByteSpan` of ``data``."""
     start = _start_of_stream(data)
     if start is None:
-        raise Malformed("no payload of pyarrow.serialize")
+        raise MalformedError("no payload of pyarrow.serialize")
     pa = registry.require("pyarrow", "parquet")
     payload = pa.py_buffer(data)
     try:
@@ -269,7 +269,7 @@ def arrow(data: bytes) -> Any:
         batch.validate(full=True)
         return _ArrowReader(pa, payload.address).value(batch.column(0), 0)
     except (pa.ArrowException, StopIteration, LookupError, ValueError, OSError) as error:
-        raise Malformed(f"an Arrow stream that makes no sense: {error}") from error
+        raise MalformedError(f"an Arrow stream that makes no sense: {error}") from error
 
 
 def _start_of_stream(data: bytes) -> int | None:
@@ -292,7 +292,7 @@ class _ArrowReader:
         pa = self._pa
         self._left -= 1
         if self._left < 0 or depth > _DEEPEST_ARROW:
-            raise Malformed("an Arrow stream of more values than a sample has")
+            raise MalformedError("an Arrow stream of more values than a sample has")
         if isinstance(column, pa.UnionArray):
             # The types are positions of the children, whatever type ids the schema gives them.
             child = column.field(column.type_codes[row].as_py())

@@ -36,12 +36,12 @@ from typing import IO, Any
 
 import numpy as np
 
-from packio.formats import Caps, Format, Reading, damaged
+from packio.formats import Caps, Format, Reading, damage_error
 from packio.formats.blobs.by_library import FoundSamples, Reader
 from packio.formats.blobs.columns import find_in_file, prefix, read_header
 from packio.formats.blobs.spool import FileContents, FileWriter
 from packio.formats.pth import foreign
-from packio.formats.pth.archive import Tensor, TorchFile, members, opened
+from packio.formats.pth.archive import Tensor, TorchFile, members, open_archive
 from packio.sample.record import IMAGE, Place, Record
 
 _ALIGNMENT = 4096  # bytes, of every tensor
@@ -65,12 +65,12 @@ class Pth(Format):
         images are in the saved value: a key of the dict, a position in the tuple, or a path of
         both, as "train/images"; ``reading.label`` likewise.
         """
-        with opened(path) as archive:
+        with open_archive(path) as archive:
             value = archive.load()
             if isinstance(value, dict) and "packio" in value and reading.image is None:
                 found = _own(value, archive, path)
             else:
-                found = foreign.found(value, archive, path, reading)
+                found = foreign.find_samples(value, archive, path, reading)
         yield from found
 
     def writer(
@@ -150,8 +150,8 @@ def _aligned() -> Iterator[None]:
 
 
 def find(path: Path, reading: Reading) -> FoundSamples:
-    with opened(path) as archive:
-        return foreign.read(archive.load(), archive, path, reading.image)
+    with open_archive(path) as archive:
+        return foreign.load_images(archive.load(), archive, path, reading.image)
 
 
 def _own(value: Mapping[str, Any], archive: TorchFile, path: Path) -> Iterator[Record[Place]]:
@@ -160,7 +160,7 @@ def _own(value: Mapping[str, Any], archive: TorchFile, path: Path) -> Iterator[R
     tensors = {n: value[n] for n in (*header.arrays, *blob_names.values()) if n in value}
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
-            raise damaged(path, f"{name} is no tensor")
+            raise damage_error(path, f"{name} is no tensor")
     data = tensors.get("data")
     blobs = {
         name: archive.range_of(tensors.pop(blob), blob) for name, blob in blob_names.items()

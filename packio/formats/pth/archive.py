@@ -34,10 +34,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packio.errors import NotAPackError
-from packio.formats import damaged
+from packio.formats import damage_error
 from packio.formats.blobs import ranges
 from packio.formats.blobs.pixels import is_as_stored
-from packio.formats.wire import ByteSpan, Malformed, pickles
+from packio.formats.wire import ByteSpan, MalformedError, pickles
 
 _LOCAL = struct.Struct("<4s22xHH")  # of a member: magic, then length of the name and of the extra
 _LOCAL_MAGIC = b"PK\x03\x04"
@@ -101,14 +101,14 @@ class Tensor:
             step *= size
         return True
 
-    def permuted(self, *axes: int) -> Tensor:
+    def permute(self, *axes: int) -> Tensor:
         shape, stride = (tuple(values[i] for i in axes) for values in (self.shape, self.stride))
         return dataclasses.replace(self, shape=shape, stride=stride)
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[TorchFile]:
-    with ranges.opened(path) as file:
+def open_archive(path: Path) -> Iterator[TorchFile]:
+    with ranges.open_input(path) as file:
         yield TorchFile(file)
 
 
@@ -140,7 +140,7 @@ def members(descriptor: int, path: Path) -> dict[str, tuple[int, int]]:
             or info.compress_size != info.file_size
             or begin + info.file_size > size
         ):
-            raise damaged(path, f"{info.filename!r} is not a stored member of the archive")
+            raise damage_error(path, f"{info.filename!r} is not a stored member of the archive")
         found[info.filename.partition("/")[2]] = (begin, info.file_size)
     return found
 
@@ -168,13 +168,13 @@ class TorchFile:
         """Read what was saved: plain values, bytes or a `ByteSpan`, `Tensor` and `Opaque`."""
         data = self._member("data.pkl")
         try:
-            return pickles.read(data, most_steps=len(data), names=_NAMES)
+            return pickles.read_pickle(data, most_steps=len(data), names=_NAMES)
         except pickles.RefusedError as error:
             raise NotAPackError(
                 f"{self._path}: packio refuses all but tensors and plain values: {error}"
             ) from error
-        except Malformed as error:
-            raise damaged(self._path, str(error)) from error
+        except MalformedError as error:
+            raise damage_error(self._path, str(error)) from error
 
     def range_of(self, value: Tensor | ByteSpan, what: str) -> tuple[int, int]:
         """Offset and size of a tensor, or of bytes, in the file; in bytes, checked."""
@@ -189,7 +189,7 @@ class TorchFile:
             return begin, 0
         if offset + size > stored:
             outside = f"{what} ({size} bytes) is not within the file"
-            raise damaged(self._path, outside, "restore or repack it")
+            raise damage_error(self._path, outside, "restore or repack it")
         return begin + offset, size
 
     def dtype(self, tensor: Tensor, what: str) -> np.dtype:
@@ -230,11 +230,11 @@ def _tensor(
     if type(storage) is not _Storage:
         return Opaque("torch.Tensor")
     if type(shape) is not tuple or type(stride) is not tuple or len(shape) != len(stride):
-        raise Malformed("a tensor without a shape and a stride")
+        raise MalformedError("a tensor without a shape and a stride")
     if len(shape) > _MOST_AXES:
-        raise Malformed(f"a tensor of {len(shape)} axes, expected at most {_MOST_AXES}")
+        raise MalformedError(f"a tensor of {len(shape)} axes, expected at most {_MOST_AXES}")
     if any(type(number) is not int or number < 0 for number in (offset, *shape, *stride)):
-        raise Malformed("a tensor whose shape, stride or offset is not a count")
+        raise MalformedError("a tensor whose shape, stride or offset is not a count")
     flags = metadata.values() if isinstance(metadata, dict) else ()  # "conj" and "neg"
     plain = not requires_grad and not any(flag is not False for flag in flags)
     return Tensor(storage.key, storage.dtype, offset, shape, stride, plain)
@@ -262,20 +262,20 @@ def _of_type(function: Any, kind: Any, arguments: Any, _: Any) -> Any:
 def _encoded(text: Any, encoding: Any) -> bytes:
     """Bytes, as protocol 2 writes them: as text."""
     if type(text) is not str or encoding not in ("latin1", "latin-1"):
-        raise Malformed("bytes that are no text in latin1")
+        raise MalformedError("bytes that are no text in latin1")
     return text.encode("latin-1")
 
 
 def _bytes(*arguments: Any) -> bytes:
     if arguments:
-        raise Malformed("bytes that are made of other values")
+        raise MalformedError("bytes that are made of other values")
     return b""
 
 
 def _dict(items: Any = ()) -> dict[Any, Any]:
     pairs: Sequence[Any] = list(items.items()) if isinstance(items, dict) else items
     if not all(isinstance(key, (str, int)) for key, _ in pairs):
-        raise Malformed("a dict with keys that are neither text nor numbers")
+        raise MalformedError("a dict with keys that are neither text nor numbers")
     return dict(pairs)
 
 
@@ -304,7 +304,7 @@ def _find(name: str) -> Callable[..., Any] | None:
 def _persistent(value: Any) -> _Storage:
     kind, storage, key, *_ = value
     if kind != "storage" or not isinstance(storage, pickles.Name) or type(key) is not str:
-        raise Malformed("a persistent id that is no storage")
+        raise MalformedError("a persistent id that is no storage")
     name = storage.name.rpartition(".")[2].removesuffix("Storage")
     return _Storage(key, _STORAGES.get(name, name))
 

@@ -39,7 +39,9 @@ class _Parts(NamedTuple):
     offsets: Any = None
 
 
-def found(value: Any, archive: TorchFile, path: Path, reading: Reading) -> Iterator[Record[Place]]:
+def find_samples(
+    value: Any, archive: TorchFile, path: Path, reading: Reading
+) -> Iterator[Record[Place]]:
     parts, label = _chosen(value, reading.image, path), reading.label
     order = pixels.order_of(reading.layout)
     if isinstance(value, dict):
@@ -56,10 +58,10 @@ def found(value: Any, archive: TorchFile, path: Path, reading: Reading) -> Itera
         samples = _each(parts.images, archive, order, path)
     if parts.labels is None:
         return iter(samples)
-    return pixels.labelled(samples, _labels(parts.labels, len(samples), archive, path))
+    return pixels.attach_labels(samples, _labels(parts.labels, len(samples), archive, path))
 
 
-def read(value: Any, archive: TorchFile, path: Path, image: str | None) -> FoundSamples:
+def load_images(value: Any, archive: TorchFile, path: Path, image: str | None) -> FoundSamples:
     """Keep the images of a list in memory, for images that are bytes."""
     images = _chosen(value, image, path).images
     if not _is_row(images):
@@ -70,7 +72,7 @@ def read(value: Any, archive: TorchFile, path: Path, image: str | None) -> Found
         if isinstance(value, bytes):
             return value
         begin, size = archive.range_of(value, f"item {number}")
-        with files.opened(path) as file:
+        with files.open_file(path) as file:
             file.seek(begin)
             return file.read(size)
 
@@ -163,7 +165,7 @@ def _array(
     images: Tensor, archive: TorchFile, order: pixels.Order, path: Path
 ) -> list[Record[Place]]:
     what = "the tensor of images"
-    last = images.permuted(0, 2, 3, 1) if images.ndim == 4 else images
+    last = images.permute(0, 2, 3, 1) if images.ndim == 4 else images
     if last.is_contiguous and not images.is_contiguous:  # channels-last memory format
         images, order = last, order._replace(planes=False)
     dtype = archive.pixels(images, what)

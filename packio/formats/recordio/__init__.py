@@ -51,7 +51,7 @@ from packio.formats.blobs import append_only
 from packio.formats.blobs.append_only import write_whole
 from packio.formats.recordio import framing
 from packio.formats.recordio.framing import HEADER, MAGIC_BYTES, MOST_BYTES, frames
-from packio.formats.wire import escaped
+from packio.formats.wire import escape
 from packio.sample.fields import KINDS
 from packio.sample.record import IMAGE, MASK, Field, Place, Record
 
@@ -128,7 +128,7 @@ def _list_line(number: int, record: Record[Field]) -> bytes:
         labels = b"\t".join(b"%.9g" % value for value in label.tolist())  # 9 digits are exact
     else:
         labels = b"%d" % (label or 0)
-    return b"%d\t%s\t%s\n" % (number, labels, escaped(record.key))
+    return b"%d\t%s\t%s\n" % (number, labels, escape(record.key))
 
 
 class RecordIO(Format):

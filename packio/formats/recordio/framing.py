@@ -13,7 +13,7 @@ import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError
 from packio.formats import ApartField
-from packio.formats.blobs.ranges import Input, opened
+from packio.formats.blobs.ranges import Input, open_input
 from packio.sample.record import IMAGE, Place, Record
 
 HEADER = struct.Struct("<IfQQ")  # number of labels, label, id, second id
@@ -93,7 +93,7 @@ def samples(path: Path, others: Mapping[str, tuple[Path, str]]) -> Iterator[Reco
         for record in _samples(file):
             places = {IMAGE: _place("image", file, record)}
             for field in fields:
-                if (place := field.of(record.number)) is not None:
+                if (place := field.find_place(record.number)) is not None:
                     places[field.name] = place
             yield Record(b"%d" % record.number, places, _label(file, record))
             count += 1
@@ -226,11 +226,11 @@ def _checked(path: Path) -> Iterator[Input]:
     """Open a file, unless its index, if there is one, names a record beyond its end."""
     listed, lines = path.with_suffix(".idx"), list[bytes]()
     if listed.is_file():
-        with opened(listed) as index:
+        with open_input(listed) as index:
             length = min(index.size, _MOST_INDEX_LINE)
             lines = index.read(length, index.size - length).splitlines()
     fields = lines[-1].split(b"\t") if lines else []
-    with opened(path) as file:
+    with open_input(path) as file:
         if len(fields) == 2 and fields[1].isdigit() and int(fields[1]) >= file.size:
             raise IntegrityError(
                 f"{path}: cut off: {listed.name} has a record at {int(fields[1])}, the file has "

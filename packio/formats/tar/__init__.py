@@ -53,9 +53,9 @@ from packio.errors import OptionError, OutputError
 from packio.formats import Caps, Format, Reading, Written, check_reading
 from packio.formats.blobs import append_only
 from packio.formats.blobs.append_only import write_whole
-from packio.formats.blobs.ranges import opened
+from packio.formats.blobs.ranges import open_input
 from packio.formats.tar.members import OWNER, REST, TIME
-from packio.formats.tar.samples import ENDINGS, implied_kind, samples
+from packio.formats.tar.samples import ENDINGS, infer_kind, samples
 from packio.images import encodings
 from packio.index.indexfile import canonical_json
 from packio.sample.labelling import hashable
@@ -152,7 +152,7 @@ def _described(record: Record[Field]) -> bytes:
     strange = {
         name: field.kind
         for name, field in record.fields.items()
-        if field.kind in ("image", "mask") and field.kind != implied_kind(name)
+        if field.kind in ("image", "mask") and field.kind != infer_kind(name)
     }
     if strange:
         described["kinds"] = strange
@@ -182,7 +182,7 @@ class Tar(Format):
 
     def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
         check_reading(path, reading, "label")
-        with opened(path) as file:
+        with open_input(path) as file:
             found = samples(file)
             yield from found if reading.label is None else _labelled(found, reading.label, path)
 

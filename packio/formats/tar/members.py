@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 from packio.errors import IntegrityError, NotAPackError
-from packio.formats import damaged
+from packio.formats import damage_error
 from packio.formats.blobs.ranges import Input, refuse_compressed
 
 _BLOCK = 512
@@ -117,7 +117,7 @@ def _check_header(file: Input, header: bytes, position: int) -> None:
         return
     if header[148:156] not in _checksums(header):
         what = f"the header at {position} is damaged (its checksum differs)"
-        raise damaged(file.path, what, "restore the file or pack again")
+        raise damage_error(file.path, what, "restore the file or pack again")
 
 
 def _size(file: Input, header: bytes, position: int, given: bytes | None) -> int:

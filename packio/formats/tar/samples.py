@@ -66,20 +66,20 @@ class _Part(NamedTuple):
 
     @property
     def is_mask(self) -> bool:
-        return self.ending in _IMAGES and implied_kind(self.name.rpartition(".")[2]) == "mask"
+        return self.ending in _IMAGES and infer_kind(self.name.rpartition(".")[2]) == "mask"
 
     @property
     def is_image(self) -> bool:
         return self.ending in _IMAGES and not self.is_mask
 
-    def within(self, name: str) -> _Part:
+    def strip_stem(self, name: str) -> _Part:
         """The member, named from behind the stem of a sample."""
         if self.name != name and not self.name.startswith(f"{name}."):
             return self
         return self._replace(name=self.name[len(name) + 1 :])
 
 
-def implied_kind(name: str) -> str:
+def infer_kind(name: str) -> str:
     """Kind of a field with an image's ending, by its name."""
     return "mask" if name in _MASKS else "image"
 
@@ -111,7 +111,7 @@ def _of_group(file: Input, group: list[_Part]) -> Iterator[Record[Place]]:
         yield Record(group[0].stem, {})
         return
     if len(stems) == 1:
-        group = [part.within(stems[0]) for part in group]
+        group = [part.strip_stem(stems[0]) for part in group]
     companions = stems and any(
         part.is_mask or (part.ending in _COMPANIONS and part.name in ("", *stems)) for part in group
     )
@@ -156,7 +156,7 @@ def _apart(file: Input, group: list[_Part], stems: list[str]) -> dict[str, list[
                 f"{', '.join(map(repr, images[:_SHOWN]))}; give each image and its files one stem, "
                 "or name the main image .jpg, .png … or .image.png alone"
             )
-        found[stem].append(part.within(stem))
+        found[stem].append(part.strip_stem(stem))
     return found
 
 
@@ -189,7 +189,7 @@ def _sample(file: Input, group: list[_Part], image: _Part, key: bytes) -> Record
             continue
         name = _field_name(part, fields)
         kind = kinds.get(name) or (
-            implied_kind(name) if part.ending in _IMAGES else kind_of_file(f"x.{part.ending}")
+            infer_kind(name) if part.ending in _IMAGES else kind_of_file(f"x.{part.ending}")
         )
         fields[name] = _place(file, kind or "bytes", part.member)
     if label is not None:

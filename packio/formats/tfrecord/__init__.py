@@ -50,11 +50,11 @@ from pathlib import Path
 from typing import Any
 
 from packio.errors import NotAPackError, OutputError
-from packio.formats import Caps, Format, Reading, Written, check_reading, damaged
+from packio.formats import Caps, Format, Reading, Written, check_reading, damage_error
 from packio.formats.blobs import append_only
-from packio.formats.blobs.ranges import Input, opened, refuse_compressed
+from packio.formats.blobs.ranges import Input, open_input, refuse_compressed
 from packio.formats.tfrecord.fields import features, key_of, record_of
-from packio.formats.wire import Malformed
+from packio.formats.wire import MalformedError
 from packio.formats.wire.protobuf import encode
 from packio.index.indexfile import crc32c, crc32c_of
 from packio.sample.record import Field, Place, Record
@@ -86,7 +86,7 @@ class Writer(append_only.Writer):
                     f"{self._path}: {record.key!r} makes a record of {length} bytes, and protobuf "
                     f"reads no more than {MOST_BYTES}; leave it out, or use another format"
                 )
-            start, crc = file.size, TAIL.pack(masked(crc32c_of(parts)))
+            start, crc = file.size, TAIL.pack(mask_crc(crc32c_of(parts)))
             file.append(head(length), *parts, crc)
             index.append(b"%d %d\n" % (start, file.size - start))
             for name, field in record.fields.items():
@@ -119,7 +119,7 @@ class TFRecord(Format):
             where = f"{path}: record {number} at {offset - HEAD.size}"
             try:
                 yield record_of(data, offset, number, path.name, where, reading)
-            except Malformed as error:
+            except MalformedError as error:
                 raise NotAPackError(f"{where}: no tf.train.Example: {error}") from error
 
     def writer(
@@ -128,34 +128,34 @@ class TFRecord(Format):
         return Writer(path, classes)
 
 
-def masked(crc: int) -> int:
+def mask_crc(crc: int) -> int:
     """Mask a CRC32C as TFRecord does: the CRC of data that contain a CRC is problematic."""
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def head(length: int) -> bytes:
     size = length.to_bytes(8, "little")
-    return size + TAIL.pack(masked(crc32c(size)))
+    return size + TAIL.pack(mask_crc(crc32c(size)))
 
 
 def is_head(start: bytes) -> bool:
     if len(start) < HEAD.size:
         return False
     _, crc = HEAD.unpack_from(start)
-    return masked(crc32c(start[:8])) == int(crc)
+    return mask_crc(crc32c(start[:8])) == int(crc)
 
 
 def frames(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the offset and the data of each record of a file, all checksums checked."""
-    with opened(path, _WINDOW) as window:
+    with open_input(path, _WINDOW) as window:
         number = at = 0
         while at < window.size:
             length = _length(window, number, at)
             data = window.read(length, at + HEAD.size)
             crc = TAIL.unpack(window.read(TAIL.size, at + HEAD.size + length))[0]
-            if masked(crc32c(data)) != crc:
+            if mask_crc(crc32c(data)) != crc:
                 where = f"{path}: record {number} at {at}"
-                raise damaged(where, f"its {length} bytes are damaged (CRC32C differs)")
+                raise damage_error(where, f"its {length} bytes are damaged (CRC32C differs)")
             yield at + HEAD.size, data
             number, at = number + 1, at + length + OVERHEAD
 
@@ -166,17 +166,17 @@ def _length(window: Input, number: int, at: int) -> int:
     raw = window.read(min(HEAD.size, left), at)
     if len(raw) == HEAD.size:
         length, crc = HEAD.unpack(raw)
-        if masked(crc32c(raw[:8])) != crc:
+        if mask_crc(crc32c(raw[:8])) != crc:
             if number == 0:
                 raise _not_tfrecord(window.path, raw)
-            raise damaged(where, "its length is damaged (CRC32C differs)")
+            raise damage_error(where, "its length is damaged (CRC32C differs)")
         if length > MOST_BYTES:
             raise NotAPackError(f"{where}: has {length} bytes, more than an Example can have")
         if length + OVERHEAD <= left:
             return int(length)
     elif number == 0:
         raise _not_tfrecord(window.path, raw)
-    raise damaged(where, f"is cut off after {left} bytes")
+    raise damage_error(where, f"is cut off after {left} bytes")
 
 
 def _not_tfrecord(path: Path, raw: bytes) -> NotAPackError:

@@ -12,7 +12,7 @@ import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError, OptionError
 from packio.formats import Reading
-from packio.formats.wire import Malformed
+from packio.formats.wire import MalformedError
 from packio.formats.wire.protobuf import BYTES, FLOAT, INT64, Example, Range, varint
 from packio.images.encodings import read_facts
 from packio.sample.fields import KINDS
@@ -175,7 +175,7 @@ def _boxes(
 def _stored(example: Example) -> np.ndarray:
     start, stop = example.single(_BOXES) or (0, 1)
     if (stop - start) % 16:
-        raise Malformed(f"{_BOXES.decode()} has {stop - start} bytes, expected 16 a box")
+        raise MalformedError(f"{_BOXES.decode()} has {stop - start} bytes, expected 16 a box")
     return np.frombuffer(example.data[start:stop], "<f4").reshape(-1, 4)
 
 

@@ -9,7 +9,7 @@ import dataclasses
 import re
 
 
-class Malformed(ValueError):  # noqa: N818 (never leaves the package)
+class MalformedError(ValueError):
     """The bytes do not follow the encoding."""
 
 
@@ -22,12 +22,12 @@ class ByteSpan:
 _ESCAPES = ((b"\\", b"\\\\"), (b"\t", b"\\t"), (b"\n", b"\\n"), (b"\r", b"\\r"))
 
 
-def escaped(key: bytes) -> bytes:
+def escape(key: bytes) -> bytes:
     for raw, written in _ESCAPES:
         key = key.replace(raw, written)
     return key
 
 
-def unescaped(text: bytes) -> bytes:
+def unescape(text: bytes) -> bytes:
     back = {written: raw for raw, written in _ESCAPES}
     return re.sub(rb"\\[tnr\\]", lambda match: back[match.group()], text)

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from packio.errors import NotAPackError
-from packio.formats.wire import ByteSpan, Malformed
+from packio.formats.wire import ByteSpan, MalformedError
 
 _MOST_STEPS = 10_000  # opcodes; a sample takes about 20
 _LONGEST_KEY = 4096  # bytes of a key of a dict
@@ -68,21 +68,23 @@ def is_likely(data: bytes) -> bool:
     return data[:1] == b"\x80" and data[1:2] in (b"\2", b"\3", b"\4", b"\5") and data[-1:] == b"."
 
 
-def read(data: bytes, *, most_steps: int = _MOST_STEPS, names: Names | None = None) -> Any:
+def read_pickle(data: bytes, *, most_steps: int = _MOST_STEPS, names: Names | None = None) -> Any:
     """Read a pickle of plain data and calls of `names`; bytes come as a `ByteSpan` of `data`."""
     machine = _Machine(data, names)
     try:
         for step, (opcode, argument, at) in enumerate(pickletools.genops(data)):
             if step >= most_steps:
-                raise Malformed(f"a pickle of more than {most_steps} steps, expected fewer")
+                raise MalformedError(f"a pickle of more than {most_steps} steps, expected fewer")
             if opcode.name == "STOP":
                 return machine.result()
             machine.step(opcode.name, argument, at or 0)  # None: of streams alone
-    except (Malformed, RefusedError):
+    except (MalformedError, RefusedError):
         raise
     except (ValueError, LookupError, TypeError, OverflowError) as error:
-        raise Malformed(f"a pickle that makes no sense: {type(error).__name__}: {error}") from error
-    raise Malformed("a pickle without an end")
+        raise MalformedError(
+            f"a pickle that makes no sense: {type(error).__name__}: {error}"
+        ) from error
+    raise MalformedError("a pickle without an end")
 
 
 class _Machine:
@@ -96,7 +98,7 @@ class _Machine:
     def result(self) -> Any:
         value = self.pop()
         if self.stack:
-            raise Malformed("a pickle that leaves values over")
+            raise MalformedError("a pickle that leaves values over")
         return value
 
     def step(self, name: str, argument: Any, at: int) -> None:
@@ -118,14 +120,14 @@ class _Machine:
 
     def long(self, number: int) -> None:
         if (size := number.bit_length() // 8 + 1) > _LONGEST_INT:
-            raise Malformed(
+            raise MalformedError(
                 f"a pickle with an int of {size} bytes, expected at most {_LONGEST_INT}"
             )
         self.stack.append(number)
 
     def top(self) -> Any:
         if self.stack[-1] is _MARK:
-            raise Malformed(f"a pickle that takes a mark for a value, at byte {self.at}")
+            raise MalformedError(f"a pickle that takes a mark for a value, at byte {self.at}")
         return self.stack[-1]
 
     def pop(self) -> Any:
@@ -139,7 +141,7 @@ class _Machine:
         while self.stack[start] is not _MARK:
             start -= 1
             if start < 0:
-                raise Malformed(f"a pickle without a mark, at byte {self.at}")
+                raise MalformedError(f"a pickle without a mark, at byte {self.at}")
         items = self.stack[start + 1 :]
         del self.stack[start:]
         return items
@@ -147,16 +149,16 @@ class _Machine:
     def extend(self, items: list[Any]) -> None:
         into = self.top()
         if type(into) is not list:
-            raise Malformed(f"a pickle that appends to no list, at byte {self.at}")
+            raise MalformedError(f"a pickle that appends to no list, at byte {self.at}")
         into.extend(items)
 
     def update(self, items: list[Any]) -> None:
         into = self.top()
         if type(into) is not dict or len(items) % 2:
-            raise Malformed(f"a pickle that sets the items of no dict, at byte {self.at}")
+            raise MalformedError(f"a pickle that sets the items of no dict, at byte {self.at}")
         for key, value in zip(items[::2], items[1::2], strict=True):
             if not _is_hashable(key):
-                raise Malformed(
+                raise MalformedError(
                     f"a pickle with a key of type {type(key).__name__}, at byte {self.at}"
                 )
             is_bytes = isinstance(key, ByteSpan)
@@ -164,7 +166,7 @@ class _Machine:
 
     def name(self, module: Any, name: Any) -> None:
         if type(module) is not str or type(name) is not str:
-            raise Malformed(f"a pickle with a name that is no text, at byte {self.at}")
+            raise MalformedError(f"a pickle with a name that is no text, at byte {self.at}")
         full = f"{'builtins' if module == '__builtin__' else module}.{name}"
         call = self.names.find(full)
         if call is None:
@@ -175,7 +177,7 @@ class _Machine:
 
     def call(self, arguments: Any, name: Any) -> None:
         if type(name) is not Name or type(arguments) is not tuple:
-            raise Malformed(f"a pickle that calls no function, at byte {self.at}")
+            raise MalformedError(f"a pickle that calls no function, at byte {self.at}")
         self.stack.append(name.call(*arguments))
 
     def build(self) -> None:

@@ -21,7 +21,7 @@ import functools
 import struct
 from collections.abc import Iterable, Iterator
 
-from packio.formats.wire import Malformed
+from packio.formats.wire import MalformedError
 
 BYTES, FLOAT, INT64 = 1, 2, 3  # kinds of Feature: the fields' numbers
 
@@ -94,12 +94,14 @@ def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
                 start = at
                 at += _FIXED[wire]
             if at > end or tag < 8:
-                raise Malformed(f"a field at byte {start} ends at {at}, outside its message")
+                raise MalformedError(f"a field at byte {start} ends at {at}, outside its message")
             yield tag, start, at
     except IndexError:
-        raise Malformed(f"it ends within a field, after {len(data)} bytes") from None
+        raise MalformedError(f"it ends within a field, after {len(data)} bytes") from None
     except KeyError:
-        raise Malformed(f"a field at byte {at} has wire type {wire}, of no known length") from None
+        raise MalformedError(
+            f"a field at byte {at} has wire type {wire}, of no known length"
+        ) from None
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
@@ -113,7 +115,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
             return number & 0xFFFF_FFFF_FFFF_FFFF, at
         shift += 7
         if shift > 63:
-            raise Malformed(f"a number at byte {at - 10} has more than 10 bytes")
+            raise MalformedError(f"a number at byte {at - 10} has more than 10 bytes")
 
 
 class Example:
@@ -198,12 +200,12 @@ class Example:
                 except IndexError:
                     at = last + 1
                 if at > last:
-                    raise Malformed(f"a number ends at byte {at}, outside its list")
+                    raise MalformedError(f"a number ends at byte {at}, outside its list")
                 yield number - (number >> 63 << 64)
 
     def _floats(self, start: int, stop: int) -> Iterator[float]:
         for tag, first, last in _fields(self.data, start, stop):
             if tag in (_TAG_1, 0x0D):
                 if (last - first) % 4:
-                    raise Malformed(f"floats at byte {first} have {last - first} bytes")
+                    raise MalformedError(f"floats at byte {first} have {last - first} bytes")
                 yield from struct.unpack_from(f"<{(last - first) // 4}f", self.data, first)

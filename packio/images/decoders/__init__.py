@@ -22,7 +22,7 @@ from packio.errors import (
 from packio.images import encodings, native
 from packio.images.decoders import pillow
 from packio.images.encodings import DTYPES, RAW
-from packio.system.locks import ForkSafeLock, unforked
+from packio.system.locks import ForkSafeLock, block_forks
 
 if TYPE_CHECKING:
     import numpy as np
@@ -124,7 +124,7 @@ def load(name: str) -> DecoderPlugin:
     return cast("DecoderPlugin", registry.load("decoders", name))
 
 
-class Described(Protocol):
+class PixelInfo(Protocol):
     """What the index or a header (`packio.sample.record.Facts`) says of pixels."""
 
     @property
@@ -168,7 +168,7 @@ class Decoder:
                 f"decoder={name!r}: packio's native core is not here: {reason}; "
                 "try: apt install gcc, then pip install --force-reinstall packio"
             )
-        with unforked():  # a child of a process that imports would wait for the import for ever
+        with block_forks():  # a child of a process that imports would wait for the import for ever
             pillow.prepare()
             if name not in ("auto", NATIVE):
                 plugin = load(name)
@@ -180,7 +180,7 @@ class Decoder:
     def __reduce__(self) -> tuple[object, ...]:
         return functools.partial(Decoder, max_pixels=self.max_pixels), (self.name, self.mode)
 
-    def __call__(self, data: bytes, stored: Described) -> np.ndarray:
+    def __call__(self, data: bytes, stored: PixelInfo) -> np.ndarray:
         """Decode one image: (H, W, C) uint8, C-contiguous, RGB order; see `DecoderPlugin.decode`.
 
         Raises:
@@ -208,7 +208,7 @@ class Decoder:
         self._count_fallback()
         return None
 
-    def core_takes(self, stored: Described) -> bool:
+    def core_takes(self, stored: PixelInfo) -> bool:
         """Tell whether the native core may make outputs of an image."""
         return (
             self.has_core
@@ -222,7 +222,7 @@ class Decoder:
         with self._lock:
             self.declined[reason] += 1
 
-    def fast(self, data: bytes, stored: Described, scale: int) -> tuple[np.ndarray, int]:
+    def fast(self, data: bytes, stored: PixelInfo, scale: int) -> tuple[np.ndarray, int]:
         """Decode less exactly and smaller; the scale is 1 if the library cannot do that."""
         if stored.encoding == "jpeg" and (scale == 1 or encodings.has_dct(data)):
             plugin = self._fitting(stored)
@@ -236,7 +236,7 @@ class Decoder:
     def decodes_batches(self) -> bool:
         return self._batching is not None
 
-    def takes(self, stored: Described) -> bool:
+    def takes(self, stored: PixelInfo) -> bool:
         """Tell whether `decode_batch` takes an image; an image that it refuses is counted."""
         self._check(stored)
         takes = self._batching is not None and self._fits(self._batching, stored)
@@ -267,7 +267,7 @@ class Decoder:
         half = len(datas) // 2
         return self.decode_batch(datas[:half], device) + self.decode_batch(datas[half:], device)
 
-    def _check(self, stored: Described) -> None:
+    def _check(self, stored: PixelInfo) -> None:
         if stored.height * stored.width > self.max_pixels:
             raise LimitError(
                 f"{stored.width}x{stored.height} pixels, the limit is {self.max_pixels:,} in all"
@@ -277,7 +277,7 @@ class Decoder:
                 f"{stored.dtype} pixels do not fit mode={self.mode!r}; use mode='UNCHANGED'"
             )
 
-    def _fitting(self, stored: Described) -> DecoderPlugin | None:
+    def _fitting(self, stored: PixelInfo) -> DecoderPlugin | None:
         """The chosen plugin for an image; None where only Pillow, or none, decodes the image."""
         if stored.height * stored.width > self.max_pixels or stored.dtype != "uint8":
             self._check(stored)
@@ -287,13 +287,13 @@ class Decoder:
         plugin = self._chosen.get(encoding) or self._choose(encoding)
         return plugin if self._fits(plugin, stored) else None
 
-    def _fits(self, plugin: DecoderPlugin, stored: Described) -> bool:
+    def _fits(self, plugin: DecoderPlugin, stored: PixelInfo) -> bool:
         if stored.encoding not in plugin.ENCODINGS or self.mode not in plugin.MODES:
             return False
         return self.mode != "GRAY" or stored.channels == 1
 
     def _choose(self, encoding: str) -> DecoderPlugin:
-        with unforked():
+        with block_forks():
             name = automatic(encoding) if self.name in ("auto", NATIVE) else self.name
             plugin = load(name)
             with contextlib.suppress(MissingPackageError):  # the first image will say so

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from PIL import Image
 
-    from packio.images.decoders import Described
+    from packio.images.decoders import PixelInfo
 
 PACKAGE = "PIL"
 EXTRA = None
@@ -47,7 +47,7 @@ def decode(data: bytes, mode: str = "RGB", scale: int = 1) -> np.ndarray:
     """Decode an image with Pillow, a JPEG at 1/scale of its size; see `DecoderPlugin.decode`."""
     import numpy as np
 
-    with Decoding("Pillow: "), encodings.opened(data) as image:
+    with Decoding("Pillow: "), encodings.open_image(data) as image:
         if scale > 1:
             image.draft(None, (image.width // scale, image.height // scale))
         pixels = pixels_of(image, _target(image, mode, data))
@@ -103,7 +103,7 @@ def _target(image: Image.Image, mode: str, data: bytes) -> str | None:
     return _UNCHANGED.get(image.mode)
 
 
-def decode_raw(data: bytes, stored: Described, mode: str) -> np.ndarray:
+def decode_raw(data: bytes, stored: PixelInfo, mode: str) -> np.ndarray:
     """Give raw bytes their shape; convert them as Pillow does if their channels are not the mode's.
 
     The result is (H, W, C), C-contiguous, of the dtype stored.

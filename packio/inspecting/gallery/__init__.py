@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
-from packio.datasets.selection import selected
+from packio.datasets.selection import iterate_selected
 from packio.errors import OptionError, PackioError
 from packio.images import encodings
 from packio.images.decoders import MAX_PIXELS, Decoder
-from packio.images.encodings import RAW, opened
+from packio.images.encodings import RAW, open_image
 from packio.inspecting import pages
 from packio.packing.images import resizing
 from packio.packs import opening
@@ -80,7 +80,7 @@ def write_contact_sheet(
         raise OptionError(f"limit={limit}, size={size}: expected at least 1")
     path = Path(out)
     pages.check_place(path)
-    indices = concatenate(selected(pack, classes, split))
+    indices = concatenate(iterate_selected(pack, classes, split))
     chosen = indices[np.linspace(0, len(indices) - 1, min(limit, len(indices))).astype(np.int64)]
     lengths = pack.index_file.column("image/length").take(chosen)
     smallest = np.argsort(lengths, kind="stable")
@@ -168,7 +168,7 @@ def _boxes(pack: opening.Pack, index: int, row: Row) -> list[dict[str, Any]]:
         return []
     size = max(row.width, 1), max(row.height, 1)
     near = near_boxes(boxes[:_SHOWN_BOXES], *size)
-    corners = resizing.moved_boxes(near, size, size, row.orientation)
+    corners = resizing.move_boxes(near, size, size, row.orientation)
     names = [""] * len(near) if labels is None else [class_name(pack, i) for i in labels.tolist()]
     return [
         {"x": left, "y": top, "width": right - left, "height": bottom - top, "name": name}
@@ -305,7 +305,7 @@ def _encode(image: Image.Image, encoding: str) -> bytes:
 
 def _open(data: bytes, row: Row | Facts) -> Image.Image:
     if row.encoding not in RAW:
-        return opened(data)
+        return open_image(data)
     return _from_array(Decoder(mode="UNCHANGED")(data, row))
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from packio.datasets.selection import selected
+from packio.datasets.selection import iterate_selected
 from packio.errors import CannotCreateError, OptionError, PackioError
 from packio.inspecting.gallery import concatenate, count_samples, make_entry, make_values, media_of
 from packio.inspecting.pages import make_page, readable
@@ -129,7 +129,7 @@ class GalleryServer:
             if wanted not in (None, chosen):
                 return np.zeros(0, np.int64)
             wanted = chosen
-        found = concatenate(selected(pack, classes, wanted))
+        found = concatenate(iterate_selected(pack, classes, wanted))
         if text:
             has = np.zeros(len(found), bool)
             for at, i in enumerate(found.tolist()):

@@ -89,7 +89,7 @@ def replay(
     seed, order_seed = _read_int("seed", seed), _read_int("order_seed", order_seed)
     if isinstance(data, Loader) and state is None:
         state = data.state_dict()
-    read = states.read(state, state_name)
+    read = states.read_state(state, state_name)
     dataset, known = _open(data, options, read)
     sizes = _find_stretches(read, epoch, batch_size, world_size, sampler)
     epoch = read.epoch if epoch is None else epoch

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from packio.batches.collating import collate
-from packio.batches.draws import Drawn
+from packio.batches.draws import PositionedIndex
 from packio.datasets.dataset import Dataset
 from packio.datasets.lookahead import unwrap_subset
 from packio.errors import OptionError, PackioError
@@ -35,7 +35,7 @@ class ReplayedSample:
     class_name: str | None  # of the label; None if it has none
     # For each view, the crop and the flips; None where they are not known
     placements: tuple[Placement, ...] | None
-    drawn: Drawn  # the index with its epoch and position, as the sampler gave it: for ``ds[drawn]``
+    drawn: PositionedIndex  # as the sampler gave it, with epoch and position: for ``ds[drawn]``
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -141,15 +141,17 @@ def _make_plain(sample: ReplayedSample) -> dict[str, Any]:
     return {**values, "class": sample.class_name, "crops": crops}
 
 
-def beneath(dataset: Any, drawn: Drawn) -> tuple[Any, Drawn]:
+def beneath(dataset: Any, drawn: PositionedIndex) -> tuple[Any, PositionedIndex]:
     """The dataset beneath torch's Subsets, and the index of a sample there."""
     while isinstance(dataset, torch.utils.data.Subset):
-        drawn = drawn.moved(int(dataset.indices[drawn]))
+        drawn = drawn.with_index(int(dataset.indices[drawn]))
         dataset = dataset.dataset
     return dataset, drawn
 
 
-def describe_sample(dataset: Any, slot: int, drawn: Drawn, *, crops: bool) -> ReplayedSample:
+def describe_sample(
+    dataset: Any, slot: int, drawn: PositionedIndex, *, crops: bool
+) -> ReplayedSample:
     """A sample of a batch; of torch's Subsets, the dataset is the outer one."""
     source, own = beneath(dataset, drawn)
     if not isinstance(source, Dataset):

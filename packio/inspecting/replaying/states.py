@@ -50,7 +50,7 @@ class State(NamedTuple):
     dataset: Mapping[str, Any] = {}  # description
 
 
-def read(state: Mapping[str, Any] | _Path | None, name: str | None = None) -> State:
+def read_state(state: Mapping[str, Any] | _Path | None, name: str | None = None) -> State:
     """Read a state: what `state_dict()` returned, something that holds it, or a file that does.
 
     The name says where the state is in there, as "loader" or "loops.train"; None: it is alone.
@@ -110,7 +110,7 @@ def _load(path: Path) -> Any:
             f"{_SAVE} wrote"
         ) from error
     try:
-        with archive.opened(path) as opened:
+        with archive.open_archive(path) as opened:
             return opened.load()
     except ReadError:
         raise

@@ -86,7 +86,7 @@ def verify(
         raise OptionError(f"num_workers={num_workers}: expected at least 1")
     if structure not in (True, False, "always"):
         raise OptionError(f"structure={structure!r}: expected True, False or 'always'")
-    if (url := urls.of(path)) is not None:
+    if (url := urls.parse(path)) is not None:
         raise OptionError(
             f"{url}: a pack at a URL is not verified; reading it checks each sample. "
             "Copy the pack to a disk, and verify the copy"
@@ -94,7 +94,7 @@ def verify(
     path, whole, root = Path(path), absolute(path), None
     is_selection = index is None and selections.is_selection(whole)
     if index is not None:
-        index_path, root = locating.with_index(whole, urls.absolute(index))
+        index_path, root = locating.resolve_with_index(whole, urls.absolute(index))
     else:
         index_path = whole if is_selection else locate_index(whole)
     try:
@@ -124,11 +124,11 @@ def verify(
 
 def _locate_selection(path: Path, whole: Path) -> tuple[Path, Path]:
     """Check a selection; return the index of its samples and the folder of its pack's files."""
-    selection = selections.read(whole)
+    selection = selections.read_selection(whole)
     selection.positions()
     selection.key_columns()
     index_path, root = locating.selection(whole)
-    if urls.of(root) is not None:
+    if urls.parse(root) is not None:
         raise OptionError(f"{path}: its pack is at a URL, and is not verified there")
     return index_path, root
 

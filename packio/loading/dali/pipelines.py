@@ -26,12 +26,12 @@ import numpy as np
 
 from packio import registry
 from packio.batches.columns import make_each
-from packio.batches.framing import Framing, Settings, by_position
-from packio.datasets.shared_state import Seed, Seeded
+from packio.batches.framing import Framing, Settings, draw_by_position
+from packio.datasets.shared_state import Seed, SeededMixin
 from packio.errors import DecodeError, OptionError
 from packio.images import encodings, regions
 from packio.images.encodings import PNG_MAGIC
-from packio.images.frames import oriented
+from packio.images.frames import orient
 from packio.images.geometry import Geometry
 from packio.images.regions import Need
 from packio.packs.opening import Pack
@@ -40,7 +40,7 @@ from packio.sample.record import IMAGE
 from packio.system.threads import Threads
 
 if TYPE_CHECKING:
-    from packio.batches.draws import Drawn
+    from packio.batches.draws import PositionedIndex
     from packio.images.frames import Box, Placement
 
 _TRAILER = 64  # bytes at the end that must have the end mark; some cameras add bytes behind it
@@ -53,7 +53,7 @@ def import_dali(module: str = "") -> ModuleType:
     return registry.require(f"nvidia.dali{module}", "dali")
 
 
-class Fed(NamedTuple):
+class DaliBatch(NamedTuple):
     """A batch of N samples on its way through DALI.
 
     The place of a sample are 12 numbers: top, left, height and width of the box in the upright
@@ -70,7 +70,7 @@ class Fed(NamedTuple):
     settled: bool  # whether packio decodes what DALI refuses
 
 
-class Feeder(Seeded):
+class Feeder(SeededMixin):
     """Makes batches for DALI."""
 
     def __init__(
@@ -82,15 +82,15 @@ class Feeder(Seeded):
         self._threads, self._skip = threads, skip
         self._ours: set[int] = set()  # samples that DALI failed on, which packio decodes
 
-    def __call__(self, indices: list[int], *, settle: bool = False) -> Fed:
+    def __call__(self, indices: list[int], *, settle: bool = False) -> DaliBatch:
         """Make a batch."""
-        drawn = cast("list[Drawn]", indices)
+        drawn = cast("list[PositionedIndex]", indices)
         positions = np.array(indices, np.int64)
         if self._chosen is not None:
             positions = self._chosen[positions]
         rows = self._pack.rows(positions)
-        draw = by_position(self.seed, drawn[0].epoch, [i.position for i in drawn])
-        plan, pack = Framing.drawn(self._recipe, rows, draw), self._pack.fetched({IMAGE: rows})
+        draw = draw_by_position(self.seed, drawn[0].epoch, [i.position for i in drawn])
+        plan, pack = Framing.draw(self._recipe, rows, draw), self._pack.prefetch({IMAGE: rows})
         data = [np.empty(0, np.uint8)] * len(rows)
         places = np.zeros((len(rows), 12), np.int32)
 
@@ -108,7 +108,7 @@ class Feeder(Seeded):
                         if i % len(rows) not in errors)  # fmt: skip
             positions[slot], data[slot], places[slot] = positions[good], data[good], places[good]
         found = [errors[slot] for slot in sorted(errors)]
-        return Fed(indices, positions, data, places, found, settle)
+        return DaliBatch(indices, positions, data, places, found, settle)
 
     def _sample(
         self, pack: Pack, row: Row, place: Placement, settle: bool
@@ -116,7 +116,7 @@ class Feeder(Seeded):
         """Read one sample; return the bytes for DALI, and the place."""
         data = pack.read(row)
         # DALI resizes whole frames
-        wanted = regions.needed(place, row.height, row.width, "nearest", fast=False)
+        wanted = regions.compute_need(place, row.height, row.width, "nearest", fast=False)
         frame = wanted.frame
         ours, most = settle or row.position in self._ours, self._recipe.decoder.max_pixels
         with pack.naming(row):
@@ -129,7 +129,7 @@ class Feeder(Seeded):
     def _decoded(self, data: bytes, row: Row, wanted: Need) -> tuple[bytes, Box]:
         """Decode the part of an image that its box needs; return a PNM, whose box is all of it."""
         part = regions.decode(self._recipe.decoder, data, row, [wanted])
-        pixels = oriented(regions.boxed(part.pixels, wanted), wanted.orientation)
+        pixels = orient(regions.cut_box(part.pixels, wanted), wanted.orientation)
         height, width = pixels.shape[:2]
         return b"P6 %d %d 255\n" % (width, height) + pixels.tobytes(), (0, 0, height, width)
 
@@ -173,7 +173,7 @@ class Options:
 
 
 def build(options: Options, source: Callable[[], tuple[Any, Any]]) -> Any:
-    """Build a pipeline that gets data and places, see `Fed`, from packio until StopIteration.
+    """Build a pipeline that gets data and places, see `DaliBatch`, from packio until StopIteration.
 
     The data must not change until the batch comes out.
     """
@@ -218,8 +218,8 @@ class _Feed:
     """Source of a pipeline's batches, without a reference to the pipeline: no cycle."""
 
     def __init__(self) -> None:
-        self.source: Iterator[Fed] = iter(())
-        self.waiting: deque[Fed] = deque()  # in DALI, which reads their bytes in place
+        self.source: Iterator[DaliBatch] = iter(())
+        self.waiting: deque[DaliBatch] = deque()  # in DALI, which reads their bytes in place
         self.error: Exception | None = None  # the error that ended the source
 
     def __call__(self) -> tuple[Any, Any]:
@@ -233,7 +233,7 @@ class _Feed:
         self.waiting.append(batch)
         return batch.data, batch.places
 
-    def rest(self, settle: Callable[[list[int]], Fed]) -> Iterator[Fed]:
+    def rest(self, settle: Callable[[list[int]], DaliBatch]) -> Iterator[DaliBatch]:
         """Yield the batches in DALI, the first doubtful one settled; then the source's."""
         for number, batch in enumerate(self.waiting):
             if not batch.settled:
@@ -254,7 +254,7 @@ class Runner:
     the old pipeline go into the new one.
     """
 
-    def __init__(self, options: Options, settle: Callable[[list[int]], Fed]) -> None:
+    def __init__(self, options: Options, settle: Callable[[list[int]], DaliBatch]) -> None:
         self._options, self._settle = options, settle
         self._idle: tuple[Any, _Feed] | None = None
 
@@ -262,7 +262,7 @@ class Runner:
         """Drop the pipeline; `run` builds another one."""
         self._idle = None
 
-    def run(self, batches: Iterator[Fed]) -> Iterator[tuple[Fed, Any]]:
+    def run(self, batches: Iterator[DaliBatch]) -> Iterator[tuple[DaliBatch, Any]]:
         """Send batches through; yield each batch with its images, as DALI has them."""
         pipeline, feed = self._idle or self._new()
         self._idle = None

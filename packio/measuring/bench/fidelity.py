@@ -25,7 +25,7 @@ from packio.errors import DecodeError, OptionError
 from packio.images.decoders import Decoder
 from packio.images.frames import Frame, Placement
 from packio.images.geometry import RandomResizedCrop
-from packio.images.regions import FIDELITIES, decode, needed, render
+from packio.images.regions import FIDELITIES, compute_need, decode, render
 from packio.measuring.bench.images import collect, find_decoders
 from packio.system.progress import Progress
 
@@ -130,7 +130,7 @@ def measure(
             pillows = _crop_as_pillow(pixels, frame, interpolation)
             theirs = _crop_as_torchvision(pixels, frame, resize)
             for (decoder, fidelity), (to_pillow, to_torchvision) in zip(ways, totals, strict=True):
-                need = needed(Placement(frame), stored.height, stored.width, interpolation,
+                need = compute_need(Placement(frame), stored.height, stored.width, interpolation,
                               fast=fidelity == "fast")  # fmt: skip
                 part = decode(decoder, data, stored, [need])
                 ours = render(part, need, None).transpose(1, 2, 0)

@@ -84,7 +84,7 @@ def doctor(
             examination.try_changes()
             if profile is not None:
                 examination.profile(profile)
-            return Diagnosis(examination.measured())
+            return Diagnosis(examination.summarize())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,7 +23,7 @@ from packio.measuring.doctor.findings import Cause, Measurements, Spread, Stages
 from packio.measuring.doctor.loops import Loop, LoopRun, Step, call
 from packio.measuring.doctor.remedies import Change
 from packio.measuring.doctor.samples import time_samples
-from packio.measuring.doctor.setups import Setup, explained, leaves, size_of
+from packio.measuring.doctor.setups import Setup, explain_errors, leaves, size_of
 from packio.measuring.turns import IndexFeed, IndexOrder
 from packio.system import processors
 
@@ -37,7 +37,7 @@ _NO_CHANGE = Change(Cause.NONE, "", "")
 class Examination:
     """One loader and step under examination; `close` ends all workers.
 
-    Call `time_stages`, `run_loop` and `try_changes`, in this order; then `measured` has all.
+    Call `time_stages`, `run_loop` and `try_changes`, in this order; then `summarize` gives all.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Examination:
     def time_stages(self) -> None:
         """Time samples, batches and the step by themselves."""
         loading = 0.0  # seconds of one process for a batch
-        with explained("the loader failed"):
+        with explain_errors("the loader failed"):
             if self._setup.is_map:
                 loading = self._time_samples()
             else:
@@ -131,7 +131,7 @@ class Examination:
         if self._piece:
             step, alone = None, (self._step_alone or 0.0) / self._size
         workers = change.options.get("num_workers", setup.workers or 0)
-        with explained("the loader failed"):
+        with explain_errors("the loader failed"):
             loop = Loop(setup.make(feed, **change.options), feed, step, workers,
                         seconds=self._seconds / 80, until=self._until, alone=alone)  # fmt: skip
         self._loops.append(loop)
@@ -139,7 +139,7 @@ class Examination:
 
     def try_changes(self) -> None:
         """Estimate the gains that cannot be tried; try what might help in the time that is left."""
-        setup, measured = self._setup, self.measured()
+        setup, measured = self._setup, self.summarize()
         changes = remedies.list_changes(setup, measured)
         if self._piece:  # the step is not called, and takes less time than loading
             changes = [change for change in changes if change.options]
@@ -169,7 +169,7 @@ class Examination:
         except OSError as error:
             raise OutputError(f"{os.fspath(out)}: {error.strerror}") from error
 
-    def measured(self) -> Measurements:
+    def summarize(self) -> Measurements:
         """Give all numbers measured so far."""
         setup, has_step = self._setup, self._step is not None
         first, *later = self._baseline.first_waits
@@ -180,8 +180,8 @@ class Examination:
             loader=str(setup), batch_size=self._size, workers=setup.workers,
             cpus=processors.usable(), has_step=has_step, epoch_batches=setup.epoch_batches(),
             device=torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-            rate=Spread.of([run.rate for run in self._runs]),
-            waiting=Spread.of([run.waiting for run in self._runs] if has_step else [1.0]),
+            rate=Spread.summarize([run.rate for run in self._runs]),
+            waiting=Spread.summarize([run.waiting for run in self._runs] if has_step else [1.0]),
             step=self._step_alone, step_contiguous=self._step_contiguous,
             contiguous=is_contiguous_batch(self._batch), stages=self._stages,
             trials=tuple(self._trials), is_loader_alone=bool(self._piece),

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, cast
 import torch
 
 from packio.errors import DiagnosisError
-from packio.images.tensors import mapped, new_batch
+from packio.images.tensors import map_tensors, new_batch
 from packio.measuring.doctor.samples import clock
-from packio.measuring.doctor.setups import explained, size_of
+from packio.measuring.doctor.setups import explain_errors, size_of
 from packio.measuring.turns import IndexFeed
 
 Step = Callable[[Any], Any]
@@ -109,7 +109,7 @@ class Loop:
         return run
 
     def _next(self) -> Any:
-        with explained("the loader failed"):
+        with explain_errors("the loader failed"):
             for _ in range(2):
                 if self._source is None:
                     self._source = iter(self._loader)
@@ -123,7 +123,7 @@ class Loop:
         if self._feed is None:
             return
         self._feed.is_open = False
-        with explained("the loader failed"):
+        with explain_errors("the loader failed"):
             for _ in self._source or ():
                 pass
         self._source = None
@@ -134,14 +134,14 @@ class Loop:
 
 def call(step: Step, batch: Any) -> None:
     """Call the step; if the GPU is in use, wait for it."""
-    with explained("the step failed"):
+    with explain_errors("the step failed"):
         step(batch)
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's own
             torch.cuda.synchronize()
 
 
 def copy_to_gpu(batch: Any) -> Any:
-    return mapped(batch, lambda tensor: tensor.to("cuda", non_blocking=True))
+    return map_tensors(batch, lambda tensor: tensor.to("cuda", non_blocking=True))
 
 
 def median_time(work: Callable[[], Any], seconds: float) -> float:
@@ -160,10 +160,10 @@ def time_hand_over(batch: Any, seconds: float, *, shared: bool) -> float:
     """Measure the seconds of a worker for handing over: sharing tensors, pickling the rest."""
     until, times = time.perf_counter() + seconds, list[float]()
     while len(times) < 2 or (time.perf_counter() < until and len(times) < 50):
-        own = mapped(batch, lambda t: new_batch(tuple(t.shape), t.dtype).copy_(t) if shared
+        own = map_tensors(batch, lambda t: new_batch(tuple(t.shape), t.dtype).copy_(t) if shared
                      else t.clone())  # fmt: skip
         began = clock()
-        pickle.dumps(mapped(own, _share))
+        pickle.dumps(map_tensors(own, _share))
         times.append(clock() - began)
     return statistics.median(times[1:])
 

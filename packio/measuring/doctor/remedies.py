@@ -238,7 +238,7 @@ def try_changes(
         loop.close()
         found = ratios.get(change.what, [])
         trials.append(Trial(
-            change.kind, change.what, change.code, Spread.of(found or [gain]), len(found),
+            change.kind, change.what, change.code, Spread.summarize(found or [gain]), len(found),
             change.note, chance(found, len(ratios)),
         ))  # fmt: skip
     return trials, olds

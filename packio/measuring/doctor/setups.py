@@ -136,7 +136,7 @@ def leaves(batch: Any) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def explained(what: str) -> Iterator[None]:
+def explain_errors(what: str) -> Iterator[None]:
     """Turn an exception of the user's code into an error that says where it was raised."""
     try:
         yield
@@ -158,7 +158,7 @@ def find_object(name: str, option: str = "") -> Any:
             f"{option}{name}: expected module:object, as train:{'step' if option else 'loader'}"
         )
     module, _, names = name.partition(":")
-    with current_folder_importable(), explained(name):
+    with current_folder_importable(), explain_errors(name):
         try:
             imported = importlib.import_module(module)
         except ModuleNotFoundError as error:
@@ -175,6 +175,6 @@ def make_loader(name: str) -> Any:
     """Import a loader by its name. A function or class is called without arguments."""
     value = find_object(name)
     if callable(value) and (isinstance(value, type) or not hasattr(value, "__iter__")):
-        with current_folder_importable(), explained(name):
+        with current_folder_importable(), explain_errors(name):
             value = value()
     return value

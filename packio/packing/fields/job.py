@@ -25,11 +25,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packio.errors import BadImagesError, DecodeError, OptionError, OutputExistsError, SourceError
-from packio.formats import added_shard
+from packio.formats import name_added_shard
 from packio.index.columns import OF_FILES
 from packio.packing.fields import parts, publishing, values
 from packio.packing.fields.parts import FieldTask, Problem
-from packio.packing.fields.publishing import Placed
+from packio.packing.fields.publishing import PlacedShard
 from packio.packing.run import executors, shards
 from packio.packing.run.reading import KEEP
 from packio.packing.run.shards import RunOptions, Tally
@@ -127,7 +127,7 @@ class Job:
         digest, remaining = self._publish(made.kind, placed)
         return self._report(found, digest, made, resumed, remaining)
 
-    def unchanged(self, given: Any) -> AddReport | None:
+    def report_if_unchanged(self, given: Any) -> AddReport | None:
         """The report if the pack has these values already, as a run left it that was killed late.
 
         A function is not called: it is known by the journal of that run, as where a run goes on.
@@ -136,7 +136,7 @@ class Job:
         found = values.find(given, name, self._keys, self._kind)
         if found.function is not None:
             journal = self._journal(found)
-            same = not self._shop.keep and journal.noted()[0] == journal.digest  # it has joined
+            same = not self._shop.keep and journal.read_plan()[0] == journal.digest  # it has joined
         else:
             same = self._kind in (None, pack.fields[name]) and all(
                 self._data(found.known.get(key)) == pack.read_field(name, row)
@@ -202,8 +202,10 @@ class Job:
         """Refuse samples without a value, unless they are allowed."""
         if absent and not self._missing:
             unused = found.unused
-            more = f"; {len(unused):,} of the values belong to no sample: {values.shown(unused)}"
-            lacking = values.shown([os.fsdecode(self._keys[row]) for row in absent])
+            more = (
+                f"; {len(unused):,} of the values belong to no sample: {values.first_names(unused)}"
+            )
+            lacking = values.first_names([os.fsdecode(self._keys[row]) for row in absent])
             raise SourceError(
                 f"{self._pack.path}: {len(absent):,} of {self._count():,} samples have no value of "
                 f"{self._name}: {lacking}{more if unused else ''}; give them one, or allow it with "
@@ -228,7 +230,7 @@ class Job:
 
     def _begin(self, journal: Journal, found: values.Values, *, resume: bool) -> None:
         """Keep what an earlier run with the same plan has made; remove that of another plan."""
-        digest, before = journal.noted()
+        digest, before = journal.read_plan()
         if resume and digest == journal.digest:
             journal.sweep()
             return
@@ -261,7 +263,7 @@ class Job:
                 progress(Progress(count, total, 0, 0, 0, now - options.began, stage))
 
         here: contextlib.AbstractContextManager[Executor] = ThreadPool(threads, "packio-field")
-        with here if workers <= 1 else executors.started("local", workers) as engine:
+        with here if workers <= 1 else executors.start_engine("local", workers) as engine:
             # A function of the user's that kills its process would do so again: one attempt.
             run_tasks(
                 engine, function, ((task,) for task in tasks), took, attempts=1, step=tell,
@@ -272,7 +274,7 @@ class Job:
         """Make the values that are not there yet; return how many samples need none."""
         folder, options, keys = journal.folder, self._options, self._keys
         self._drop_unfit(journal)
-        there, count = parts.there(folder), self._count()
+        there, count = parts.list_parts(folder), self._count()
         even = math.ceil(count / max(options.workers * _TASKS, 1))
         most, size = min(parts.ROWS, max(even, 1)), self._batch_size or 1
         ranges = list(parts.lacking(there, self._rows(), math.ceil(most / size) * size))
@@ -310,8 +312,8 @@ class Job:
 
     def _drop_unfit(self, journal: Journal) -> None:
         """Remove parts of an earlier run that allowed what this run does not, and damaged ones."""
-        for _, _, path in parts.there(journal.folder):
-            part = parts.read(path)
+        for _, _, path in parts.list_parts(journal.folder):
+            part = parts.read_part(path)
             bad = part is None or (part.problems and not self._options.skip)
             lacks = part is not None and not self._missing and (
                 int((~part.present).sum()) > len(part.problems)
@@ -359,7 +361,7 @@ class Job:
         kind = next(iter(kinds), None)
         return _Summary(kind, absent, problems, lengths, dict(shapes.most_common()))
 
-    def _write(self, journal: Journal, kind: str, lengths: np.ndarray) -> list[Placed]:
+    def _write(self, journal: Journal, kind: str, lengths: np.ndarray) -> list[PlacedShard]:
         """Write the containers that are not written yet; return all of them."""
         built, name, keys = self._shop.built, self._name, self._keys
         tally = Tally(journal.folder / "tally", journal.tasks)
@@ -367,7 +369,7 @@ class Job:
         tasks = []
         for number in self._numbers:
             shard, first, stop = self._shards[number]
-            path = added_shard(self._pack.format, shard, name, kind)
+            path = name_added_shard(self._pack.format, shard, name, kind)
             publishing.check_free(self._pack, name, [path])
             done = journal.find(number)
             if done is None or not journal.settle(done, built):
@@ -395,14 +397,14 @@ class Job:
             if record is None or not journal.settle(record, built):
                 raise OSError(f"{journal.folder}: a container is gone; run the command again")
             _, first, stop = self._shards[number]
-            placed.append(Placed(first, stop, record))
+            placed.append(PlacedShard(first, stop, record))
         return placed
 
-    def _publish(self, kind: str, placed: Sequence[Placed]) -> tuple[str, int]:
+    def _publish(self, kind: str, placed: Sequence[PlacedShard]) -> tuple[str, int]:
         """Put all in place; return the digest, and bytes of old values that stay in other files."""
         name, pack = self._name, self._pack
         publishing.check_free(
-            pack, name, [path for one in placed for path in publishing.moved(one.record)]
+            pack, name, [path for one in placed for path in publishing.list_moves(one.record)]
         )
         if name not in pack.fields or self._kept:
             return publishing.add(pack, name, kind, placed, self._shop), 0
@@ -413,8 +415,8 @@ class Job:
 
 def check_none_left(out: Path, what: str) -> None:
     """Refuse to change a pack if values that a function made would fit it no more."""
-    shop = Workshop.of(out, SUFFIX)
-    _, before = Journal(shop.shards).noted()
+    shop = Workshop.locate(out, SUFFIX)
+    _, before = Journal(shop.shards).read_plan()
     if before.get("is_function") and (rows := _rows_made(shop.shards)):
         raise OutputExistsError(
             f"{out}: {_left(before, rows)}; {what} would make them useless: end that command "
@@ -430,7 +432,9 @@ def _left(before: dict[str, Any], rows: int) -> str:
 
 
 def _rows_made(folder: Path) -> int:
-    return sum(stop - first for first, stop, _ in parts.there(folder)) if folder.is_dir() else 0
+    return (
+        sum(stop - first for first, stop, _ in parts.list_parts(folder)) if folder.is_dir() else 0
+    )
 
 
 def _none_fits(
@@ -438,8 +442,8 @@ def _none_fits(
 ) -> SourceError:
     """The error for values of which none has the key of a sample that lacks one."""
     given = [*map(os.fsdecode, found.known), *found.unused]
-    told = f"values have {values.shown(given)}" if given else "there are no values"
-    samples = values.shown([os.fsdecode(key) for key in lacking])
+    told = f"values have {values.first_names(given)}" if given else "there are no values"
+    samples = values.first_names([os.fsdecode(key) for key in lacking])
     return SourceError(
         f"{path}: no value of {name} has the key of a sample that needs one: {told}; samples have "
         f"{samples}; name the values by these keys (packio ls {path})"

@@ -28,8 +28,8 @@ from packio.errors import BadImagesError, DecodeError, PackioError
 from packio.images.encodings import check_class_ids, read_facts
 from packio.index import columns
 from packio.packing.fields import values
-from packio.packing.images.resizing import placed_mask
-from packio.packing.run.reading import Read
+from packio.packing.images.resizing import place_mask
+from packio.packing.run.reading import ReadSample
 from packio.packing.run.shards import Tally, Task
 from packio.packs import opening
 from packio.sample import fields
@@ -65,14 +65,14 @@ class Part(NamedTuple):
 def write(
     folder: Path, first: int, stop: int, described: dict[str, Any], found: Sequence[bytes | None]
 ) -> None:
-    data, offsets = columns.ragged([value or b"" for value in found])
+    data, offsets = columns.join_values([value or b"" for value in found])
     header = np.frombuffer(json.dumps(described).encode(), np.uint8)
     present = np.array([value is not None for value in found])
     with files.replacing(folder / f"{PART}{first:012d}-{stop:012d}.packio") as file:
         np.savez(file, header=header, present=present, offsets=offsets, data=data)
 
 
-def read(path: Path) -> Part | None:
+def read_part(path: Path) -> Part | None:
     """Read a part, whose checksums NumPy compares; None if it is not whole."""
     try:
         with np.load(path, allow_pickle=False) as found:
@@ -84,7 +84,7 @@ def read(path: Path) -> Part | None:
     return Part(header["kind"], problems, header["shapes"], **table)
 
 
-def there(folder: Path) -> list[tuple[int, int, Path]]:
+def list_parts(folder: Path) -> list[tuple[int, int, Path]]:
     """First row, row behind the last, and path of each part, in their order."""
     matches = filter(None, map(_NAME.fullmatch, os.listdir(folder)))
     return sorted((int(match[1]), int(match[2]), folder / match[0]) for match in matches)
@@ -92,10 +92,10 @@ def there(folder: Path) -> list[tuple[int, int, Path]]:
 
 def whole(folder: Path, start: int = 0, stop: int = sys.maxsize) -> Iterator[tuple[int, Part]]:
     """First row and contents of each part that has some of the rows start..stop-1."""
-    for first, end, path in there(folder):
+    for first, end, path in list_parts(folder):
         if first >= stop or end <= start:
             continue
-        part = read(path)
+        part = read_part(path)
         if part is None:
             raise OSError(f"{path}: is damaged; run the command again")
         yield first, part
@@ -124,9 +124,9 @@ class FieldTask(Task):
     def field(self) -> str:
         return self.only
 
-    def reads(self, stopped: Callable[[], bool]) -> Iterable[list[Read]]:
+    def reads(self, stopped: Callable[[], bool]) -> Iterable[list[ReadSample]]:
         """The values of the shard's rows, from the parts in the journal."""
-        batch, size, keys = list[Read](), 0, self.listing.keys
+        batch, size, keys = list[ReadSample](), 0, self.listing.keys
         end = self.first + len(keys)
         for first, part in whole(self.journal.folder, self.first, end):
             for row in range(max(first, self.first), min(first + len(part.present), end)):
@@ -135,7 +135,7 @@ class FieldTask(Task):
                     facts = read_facts(value) if self.kind in PIXELS else None
                     fields[self.only] = Field(self.kind, value, facts)
                 at = row - self.first
-                batch.append(Read(at, Record(keys[at], fields), None, len(value or b"")))
+                batch.append(ReadSample(at, Record(keys[at], fields), None, len(value or b"")))
                 size += batch[-1].size
                 if size >= _BATCH or stopped():
                     yield batch
@@ -247,7 +247,7 @@ class _Making:
             raise DecodeError(f"is of kind {field.kind}, the one before of kind {self._kind}")
         if field is not None and field.kind == "mask" and field.facts is not None:
             image = _opened(task.pack, task.digest).facts(IMAGE, row)
-            field = placed_mask(field, image, Frame(is_upright=False))  # unless its size differs
+            field = place_mask(field, image, Frame(is_upright=False))  # unless its size differs
             check_class_ids(field.data, field.facts)
             check_mask(task.name, field.facts or UNKNOWN, image.height, image.width)
         return field

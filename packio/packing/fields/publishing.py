@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from packio.errors import OutputExistsError
-from packio.formats import added_shard
+from packio.formats import name_added_shard
 from packio.index import columns as made
 from packio.index import indexfile
 from packio.index.column import Content
@@ -32,7 +32,7 @@ from packio.system import files
 _REMOVING = "removing.packio"  # in the journal: names of files that nothing refers to any more
 
 
-class Placed(NamedTuple):
+class PlacedShard(NamedTuple):
     """The container of a shard: the shard's first row and that behind the last, and its record."""
 
     first: int
@@ -40,7 +40,7 @@ class Placed(NamedTuple):
     record: Index
 
 
-def moved(record: Index) -> list[str]:
+def list_moves(record: Index) -> list[str]:
     """What is moved into the pack: the container that is a folder, or all of its files."""
     names, container = [name for name, _, _ in record.files()], str(record.metadata["name"])
     return [container] if names and names[0].startswith(f"{container}/") else names
@@ -56,7 +56,9 @@ def rows_of_shards(pack: opening.Pack) -> list[tuple[str, int, int]]:
     return found
 
 
-def add(pack: opening.Pack, name: str, kind: str, found: Sequence[Placed], shop: Workshop) -> str:
+def add(
+    pack: opening.Pack, name: str, kind: str, found: Sequence[PlacedShard], shop: Workshop
+) -> str:
     """Move containers into a pack, then put an index with the field in place; return its digest."""
     old = assembly.columns_of(pack.index_file)
     data, counts = assembly.data_files(old), [one.record.metadata.get("files", 0) for one in found]
@@ -77,8 +79,8 @@ def add(pack: opening.Pack, name: str, kind: str, found: Sequence[Placed], shop:
                 own = np.where(record.column(f"{name}/offset").array() < 0, 0, own + base)
             columns[full][rows] = own
     tables = [old, *({n: one.record.column(n).array() for n in OF_FILES} for one in found)]
-    of_files = made.joined_files(tables, [data, *counts])
-    paths = [path for one in found for path in moved(one.record)]
+    of_files = made.join_files(tables, [data, *counts])
+    paths = [path for one in found for path in list_moves(one.record)]
     fields = {**pack.fields, name: kind}
     return _publish(pack, {**columns, **of_files}, fields, name, paths, shop)
 
@@ -95,7 +97,7 @@ def drop(pack: opening.Pack, name: str, shop: Workshop) -> tuple[str, list[str],
     removed = _removable(pack, name, old, names)
     kept = [i for i, file in enumerate(names) if file not in removed]
     columns = {n: c for n, c in old.items() if not n.startswith(f"{name}/")}
-    columns |= made.chosen_files(columns, kept)
+    columns |= made.take_files(columns, kept)
     numbers = np.zeros(data, np.uint32)  # old number of a file → new number
     still = [i for i in kept if i < data]
     numbers[still] = np.arange(len(still), dtype=np.uint32)
@@ -118,7 +120,9 @@ def _removable(
 ) -> set[str]:
     """Files of the containers that hold this field and nothing else, and their sidecars."""
     kind = pack.fields[name]
-    apart = [added_shard(pack.format, shard, name, kind) for shard, _, _ in rows_of_shards(pack)]
+    apart = [
+        name_added_shard(pack.format, shard, name, kind) for shard, _, _ in rows_of_shards(pack)
+    ]
     others = [c for n, c in old.items() if n.endswith("/file") and n != f"{name}/file"]
     used = {names[i] for column in others for i in np.unique(column).tolist()}
     found = set()
@@ -138,8 +142,8 @@ def _publish(
     is_filled = changed in pack.fields and changed in fields  # its values stay, others joined them
     metadata |= {
         "version": indexfile.VERSION, "fields": dict(fields),
-        "recipe": Recipe.of(metadata).as_json(),
-        ORIGINS: (origins.filled if is_filled else origins.without)(became, changed),
+        "recipe": Recipe.from_metadata(metadata).as_json(),
+        ORIGINS: (origins.mark_filled if is_filled else origins.remove)(became, changed),
     }  # fmt: skip
     place = pack.index_file.path
     index = shop.built / place.name
@@ -169,7 +173,7 @@ def undo_killed(pack: opening.Pack, shop: Workshop) -> bool:
         if any(name in listed for name, *_ in record.files()):
             has_joined |= all(listed.get(name) == facts for name, *facts in record.files())
             continue
-        for name in moved(record):
+        for name in list_moves(record):
             there, back = root / name, shop.built / name
             if os.path.lexists(there) and not os.path.lexists(back):
                 back.parent.mkdir(parents=True, exist_ok=True)

@@ -227,7 +227,7 @@ def _kind_of(path: str, kind: str | None) -> str:
     return fields.kind_of_file(path) or ("text" if ending == ".json" else "bytes")
 
 
-def shown(names: Sequence[str]) -> str:
+def first_names(names: Sequence[str]) -> str:
     """The first of some names, for a message."""
     more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
     return ", ".join(map(repr, names[:_SHOWN])) + more
@@ -283,7 +283,7 @@ def _rows_of_text(path: Path, name: str) -> tuple[list[_Row], None]:
 
 def _rows_of_parquet(path: Path, name: str) -> tuple[list[_Row], np.dtype | None]:
     """The rows of a Parquet file, and the type of the numbers in its lists."""
-    listed, nothing = ListedFile.of(path), np.zeros(1, np.int64)
+    listed, nothing = ListedFile.stat(path), np.zeros(1, np.int64)
     with ParquetFile(listed, nothing, nothing).open() as opened:
         schema, count = opened.schema_arrow, opened.metadata.num_rows
     key, column = _chosen(path, schema.names, name)

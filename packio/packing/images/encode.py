@@ -168,11 +168,11 @@ class Encoding:
         }
         boxes, columns = record.boxes, dict(record.box_columns)
         if boxes is not None:
-            boxes = resizing.moved_boxes(boxes, size, to, turn).astype(np.float32)
+            boxes = resizing.move_boxes(boxes, size, to, turn).astype(np.float32)
         if "area" in columns:
             columns["area"] = columns["area"] * np.float32(to[0] * to[1] / (size[0] * size[1]))
         sizes = {size: to, size[::-1]: to[::-1]} if facts.orientation >= 5 else {size: to}
-        meta = resizing.scaled_meta(record.meta, sizes)
+        meta = resizing.scale_meta(record.meta, sizes)
         return dataclasses.replace(
             record, fields={**record.fields, **fields}, boxes=boxes, box_columns=columns, meta=meta
         )
@@ -186,7 +186,7 @@ class Encoding:
         has another size than the sample's image, it is resized by the same factors.
         """
         if field.kind == "mask":
-            return Field("mask", resizing.moved_mask(field.data, size, to, turn))
+            return Field("mask", resizing.move_mask(field.data, size, to, turn))
         own = field.facts or read_facts(field.data)
         moved = (
             max(1, round(own.width * to[0] / size[0])), max(1, round(own.height * to[1] / size[1])),
@@ -228,8 +228,10 @@ class Encoding:
             pixels: Image.Image = image
             as_is = output.encoding == "png" and image.mode in _PNG_AS_IS
             if not as_is or resizes or converts or encoders.is_wide(image):
-                pixels = encoders.prepared(image, output.holds, **self._policies)
-            pixels = resizing.upright(resizing.resized(pixels, to, self.interpolation, box), turn)
+                pixels = encoders.prepare(image, output.holds, **self._policies)
+            pixels = resizing.upright(
+                resizing.resize_image(pixels, to, self.interpolation, box), turn
+            )
             made = self._written(pixels, output, metadata, facts.orientation)
         return None if may_stay and self.smart and len(made[0]) >= len(data) else made
 
@@ -287,7 +289,7 @@ def _opened(data: bytes, facts: Facts) -> Image.Image:
     from PIL import Image
 
     if facts.encoding not in RAW:
-        return encodings.opened(data)
+        return encodings.open_image(data)
     from packio.images.decoders import Decoder
 
     pixels = Decoder(mode="UNCHANGED")(data, facts)

@@ -173,7 +173,7 @@ def asks_for_change(image: Image.Image, *, icc: str, alpha: str, wide: str) -> b
     )
 
 
-def prepared(
+def prepare(
     image: Image.Image, holds: Collection[str], *, icc: str, alpha: str, wide: str
 ) -> Image.Image:
     """Bring an opened image into a mode that an encoding holds: L, LA, RGB, RGBA, I;16 or F."""

@@ -56,7 +56,7 @@ class Levels:
             raise OptionError(f"levels_crop={self.crop!r}: expected pixels, at least 1")
 
     @classmethod
-    def asked(
+    def from_user(
         cls, count: int | str | None, quality: int | None = None, crop: int | None = None
     ) -> Levels | None:
         """The levels that a user asks for; None: nothing is said of levels."""
@@ -71,7 +71,7 @@ class Levels:
         return cls(count, **{name: value for name, value in given.items() if value is not None})
 
     @classmethod
-    def of(cls, options: Mapping[str, Any] | None) -> Levels | None:
+    def from_options(cls, options: Mapping[str, Any] | None) -> Levels | None:
         """The levels that a recipe tells."""
         if options is None:
             return None
@@ -111,7 +111,7 @@ class Levels:
             made = _made(record.image.data, facts, missing, self.quality)
         kept = {d: made.get(d) or field for d, field in there.items()}
         own = {levels.name_of(d): field for d, field in kept.items() if field is not None}
-        return levels.without(record).with_fields(**own)
+        return levels.drop_levels(record).with_fields(**own)
 
 
 def fits(field: Field, facts: Facts, divisor: int) -> bool:
@@ -138,7 +138,7 @@ def _shares(height: int, width: int, crop: int, divisors: tuple[int, ...]) -> di
 
 def _made(data: bytes, facts: Facts, divisors: list[int], quality: int) -> dict[int, Field]:
     """Levels of an image; none if its pixels are of a kind that has none."""
-    with Decoding("levels: Pillow: "), encodings.opened(data) as image:
+    with Decoding("levels: Pillow: "), encodings.open_image(data) as image:
         if image.mode not in ("L", "RGB") or image.has_transparency_data:
             return {}
         image.load()
@@ -188,18 +188,18 @@ def resolve_levels(
             "crops need no decoding; leave out one of the options"
         )
     if wanted is not None:
-        listing = without_levels(listing)
+        listing = drop_levels(listing)
         if wanted.count == 0 and not isinstance(listing, PackListing):
             return listing, recipe
         return listing, dataclasses.replace(recipe, levels=wanted.as_options())
     if isinstance(listing, PackListing):
-        found = [Recipe.of(pack.metadata).levels for pack in listing.packs]
+        found = [Recipe.from_metadata(pack.metadata).levels for pack in listing.packs]
         if found[0] and all(each == found[0] for each in found):
             return listing, dataclasses.replace(recipe, levels=found[0])
     return listing, recipe
 
 
-def without_levels(listing: Listing) -> Listing:
+def drop_levels(listing: Listing) -> Listing:
     """The listing without the levels that its packs have: others are to be made."""
     has_some = isinstance(listing, PackListing) and any(pack.levels for pack in listing.packs)
     if listing.open is None or not has_some:
@@ -208,4 +208,4 @@ def without_levels(listing: Listing) -> Listing:
         return dataclasses.replace(
             listing, open=dataclasses.replace(listing.open, with_levels=False)
         )
-    return listing.changed(levels.without)
+    return listing.map_records(levels.drop_levels)

@@ -98,7 +98,7 @@ def decode_scaled(image: Image.Image, data: bytes, to: Size) -> Box:
     return drafted[1] if drafted else (0, 0, *image.size)
 
 
-def resized(image: Image.Image, to: Size, how: str, box: Box | None = None) -> Image.Image:
+def resize_image(image: Image.Image, to: Size, how: str, box: Box | None = None) -> Image.Image:
     """Resize a box of an image of mode L, LA, RGB, RGBA, I;16 or F, by alpha, antialiased."""
     from PIL import Image
 
@@ -120,7 +120,7 @@ def upright(image: Image.Image, orientation: int) -> Image.Image:
     return image.transpose(Image.Transpose[_TURNS[orientation]])
 
 
-def moved_boxes(
+def move_boxes(
     boxes: np.ndarray, size: tuple[float, float], to: Size, orientation: int
 ) -> np.ndarray:
     """Move (k, 4) boxes, XYXY pixels, with their image, resized, then turned: (k, 4) float64."""
@@ -136,17 +136,17 @@ def moved_boxes(
     return np.stack([x0, y0, x1, y1], axis=1)
 
 
-def moved_mask(data: bytes, size: Size, to: Size, orientation: int) -> bytes:
+def move_mask(data: bytes, size: Size, to: Size, orientation: int) -> bytes:
     """Resize (to nearest pixels) and turn a mask as its image; encode it as PNG.
 
     An orientation in the mask's own file is ignored: a mask lies as its image is stored.
     """
-    with Decoding("mask: Pillow: "), encodings.opened(data, "mask: ") as image:
+    with Decoding("mask: Pillow: "), encodings.open_image(data, "mask: ") as image:
         if image.size != size:
             raise DecodeError(
                 f"mask: {image.width}x{image.height} pixels, its image has {size[0]}x{size[1]}"
             )
-        return encoders.png(upright(resized(_ids(image), to, "nearest"), orientation))
+        return encoders.png(upright(resize_image(_ids(image), to, "nearest"), orientation))
 
 
 def _ids(image: Image.Image) -> Image.Image:
@@ -164,14 +164,14 @@ _DIGITS = 3  # decimals of a coordinate
 _SLACK = 0.01  # pixels by which a box may reach beyond the image, from rounding
 
 
-def placed(record: Record[Field]) -> tuple[Record[Field], Counter[str]]:
+def place_annotations(record: Record[Field]) -> tuple[Record[Field], Counter[str]]:
     """Move boxes and masks into the stored image; also return what is to be counted."""
     frame, facts, counts = record.frame, record.facts, Counter[str]()
     if frame is None:
         return record, counts
     stored, upright = image_sizes(facts)
     masks = {name: field for name, field in record.fields.items() if field.kind == "mask"}
-    moved = {name: placed_mask(field, facts, frame) for name, field in masks.items()}
+    moved = {name: place_mask(field, facts, frame) for name, field in masks.items()}
     record = dataclasses.replace(record, frame=None, fields={**record.fields, **moved})
     is_upright = _is_upright(frame, stored, upright)
     if facts.orientation != 1 and frame.is_upright is None:
@@ -192,7 +192,7 @@ def has_pixels(meta: bytes | None) -> bool:
     return meta is not None and any(mark in meta for mark in _IN_PIXELS)
 
 
-def scaled_meta(meta: bytes | None, sizes: Mapping[Any, Size]) -> bytes | None:
+def scale_meta(meta: bytes | None, sizes: Mapping[Any, Size]) -> bytes | None:
     """Scale COCO's entries in metadata with their image.
 
     `sizes` has the new size of an image for each size that ``width`` and ``height`` in the metadata
@@ -227,14 +227,14 @@ def _scaled(values: Any, factors: Sequence[float]) -> Any:
     ]
 
 
-def placed_mask(mask: Field, facts: Facts, frame: Frame) -> Field:
+def place_mask(mask: Field, facts: Facts, frame: Frame) -> Field:
     """A mask as its image is stored: one of the upright size becomes a PNG that is turned back."""
     stored, upright = image_sizes(facts)
     own = None if mask.facts is None else (mask.facts.width, mask.facts.height)
     if facts.orientation == 1 or own != upright or (own == stored and frame.is_upright is False):
         return mask
     back = _BACK.get(facts.orientation, facts.orientation)
-    return Field("mask", moved_mask(mask.data, upright, upright, back))
+    return Field("mask", move_mask(mask.data, upright, upright, back))
 
 
 def _refuse_senseless(boxes: np.ndarray, *, fractions: bool) -> None:
@@ -285,8 +285,8 @@ def _with_boxes(
         scale = size[0] * size[1] / (given[0] * given[1])
         columns["area"] = columns["area"] * np.float32(scale)
     if given != size:
-        meta = scaled_meta(meta, {given: size})
-    boxes = moved_boxes(
+        meta = scale_meta(meta, {given: size})
+    boxes = move_boxes(
         np.asarray(record.boxes), (1, 1) if frame.fractions else given, size,
         _BACK.get(turn, turn) if is_upright else 1,
     ).astype(np.float32)  # fmt: skip

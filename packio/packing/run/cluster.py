@@ -135,7 +135,7 @@ def _look_at_run(
 def _read(samples: Listing) -> list[int | str]:
     """CRC32C of the image of each sample, or the reason why the sample cannot be read."""
     found: list[int | str] = []
-    with samples.opened() as read:
+    with samples.open_records() as read:
         for i in range(len(samples.keys)):
             try:
                 found.append(crc32c(read(i).image.data))
@@ -163,12 +163,12 @@ def scratch_in(folder: Path, listing: Listing) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for file in scratch_files(listing.open):
             path = folder / f"scratch-{secrets.token_hex(4)}"
-            stack.enter_context(file.named(path))
+            stack.enter_context(file.copy_to(path))
         yield
 
 
 @contextlib.contextmanager
-def connected(address: str | None) -> Iterator[Cluster]:
+def connect(address: str | None) -> Iterator[Cluster]:
     """Connect to a cluster, unless this process is connected; disconnect at the end."""
     ray = registry.require("ray", "ray")
     ours = not ray.is_initialized()

@@ -50,7 +50,7 @@ os._exit(0)
 
 
 @contextlib.contextmanager
-def started(engine: str | Executor, workers: int) -> Iterator[Executor]:
+def start_engine(engine: str | Executor, workers: int) -> Iterator[Executor]:
     """Start an engine; stop it at the end, or at once after an exception."""
     if not isinstance(engine, str):
         yield engine
@@ -61,7 +61,7 @@ def started(engine: str | Executor, workers: int) -> Iterator[Executor]:
             f"engine={engine!r}: expected 'local', 'ray', 'ray:ADDRESS' or an executor"
         )
     if name == "ray":
-        with cluster.connected(address or None) as nodes:
+        with cluster.connect(address or None) as nodes:
             yield nodes
     elif workers <= 1:
         with ThreadPool(1, "packio-shard") as pool:
@@ -113,7 +113,7 @@ class Processes(Executor):
         self._closed = cancel_futures
         if not cancel_futures:
             self._threads.shutdown(wait=wait)
-        with interrupts.deferred():
+        with interrupts.DeferInterrupts():
             for worker in list(self._all):
                 worker.kill()
         self._threads.shutdown(wait=wait, cancel_futures=cancel_futures)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
@@ -12,13 +13,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from packio.errors import DecodeError, Decoding, OptionError
+from packio.errors import DecodeError, Decoding, OptionError, OutputError
 from packio.images import native
 from packio.images.decoders import MAX_PIXELS, Decoder
 from packio.images.encodings import RAW, check_class_ids, check_raw, read_facts
 from packio.packing.images.encode import Encoding
 from packio.packing.images.levels import Levels
-from packio.packing.images.resizing import has_pixels, image_sizes, placed
+from packio.packing.images.resizing import has_pixels, image_sizes, place_annotations
 from packio.sample import levels
 from packio.sample.fields import PIXELS, decode
 from packio.sample.recipe import Recipe
@@ -31,18 +32,19 @@ from packio.system.pools import ThreadPool
 
 CHECKS = ("header", "decode")
 _NOTHING = image_record(b"")
+_NO_NAME = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)  # a key that no file can have as name
 _CHUNK_FILES, _CHUNK_BYTES = 32, 4 << 20  # one task of a thread
 _PIXEL_FILES, _PIXEL_BYTES = 8, 1 << 20  # where it holds pixels, too
 
 
-class Read(NamedTuple):
+class ReadSample(NamedTuple):
     """A sample as it goes into the pack, or the reason why it cannot be packed."""
 
     position: int  # in the listing
     record: Record[Field]  # with the facts of its image
     problem: str | None
     size: int = 0  # source bytes
-    counts: Mapping[str, int] = MappingProxyType({})  # see `publish.assembly.told`
+    counts: Mapping[str, int] = MappingProxyType({})  # see `assembly.list_remarks`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,10 +61,10 @@ class Treatment:
             raise OptionError(f"check={self.check!r}: expected one of {', '.join(CHECKS)}")
 
     @staticmethod
-    def of(recipe: Recipe) -> Treatment:
+    def from_recipe(recipe: Recipe) -> Treatment:
         return Treatment(
             Encoding(**recipe.encoding), recipe.check, recipe.seek_points,
-            Levels.of(recipe.levels),
+            Levels.from_options(recipe.levels),
         )  # fmt: skip
 
     @property
@@ -79,7 +81,7 @@ class Treatment:
         if self.check == "decode":
             for name, field in record.fields.items():
                 _decode(name, field)
-        bare = levels.without(record)
+        bare = levels.drop_levels(record)
         encoded = self.encoding(bare)
         if encoded.image is bare.image:
             encoded = record
@@ -124,7 +126,7 @@ KEEP = Treatment()
 def read_ahead(
     listing: Listing, positions: range, *, threads: int, treatment: Treatment = KEEP,
     memory: int | None = None, skip: bool = False, stopped: Callable[[], bool] = lambda: False,
-) -> Iterator[list[Read]]:  # fmt: skip
+) -> Iterator[list[ReadSample]]:  # fmt: skip
     """Read and check some samples of a listing, in order, chunk by chunk.
 
     At most ``threads + 2`` chunks are in memory: each has 4 MiB of files, or one larger file.
@@ -135,7 +137,7 @@ def read_ahead(
     if memory is not None:
         size = max(1, min(size, memory // (threads + 2)))
     pool = ThreadPool(threads, "packio-read")
-    waiting: deque[Future[list[Read]]] = deque()
+    waiting: deque[Future[list[ReadSample]]] = deque()
     try:
         for chunk in _chunks(listing.sizes, positions, files, size):
             waiting.append(pool.submit(_read_chunk, listing, chunk, treatment, skip, stopped))
@@ -160,9 +162,9 @@ def _chunks(sizes: list[int], positions: range, files: int, size: int) -> Iterat
 
 def _read_chunk(
     listing: Listing, chunk: range, treatment: Treatment, skip: bool, stopped: Callable[[], bool]
-) -> list[Read]:
+) -> list[ReadSample]:
     reads = []
-    with listing.opened() as read:
+    with listing.open_records() as read:
         for i in chunk:
             if stopped():
                 break
@@ -173,18 +175,18 @@ def _read_chunk(
 def read_one(
     listing: Listing, read: ReadRecord, position: int, treatment: Treatment = KEEP, *,
     skip: bool = False,
-) -> Read:  # fmt: skip
+) -> ReadSample:  # fmt: skip
     """Read and check one sample. If it is bad, its record is as far as it was read."""
     size = damaged = 0
     record: Record[Field] = _NOTHING
     try:
-        record = listing.described(read(position), position)
+        record = listing.describe(read(position), position)
         size = len(record.image.data)
         if bad := _damaged_levels(record, decodes=treatment.check == "decode"):
             if not skip:
                 raise DecodeError(next(iter(bad.values())))
             kept = {name: field for name, field in record.fields.items() if name not in bad}
-            record, damaged = record.replaced_fields(kept), len(bad)
+            record, damaged = record.replace_fields(kept), len(bad)
         record = _with_facts(record)
         facts = record.facts
         if facts.height * facts.width > MAX_PIXELS:
@@ -193,7 +195,7 @@ def read_one(
             )
         masks = [field.facts for field in record.fields.values() if field.kind == "mask"]
         lossy = any(mask is not None and mask.encoding == "jpeg" for mask in masks)
-        record, counts = placed(record)
+        record, counts = place_annotations(record)
         _check_masks(record)
         for name, field in record.fields.items():
             with _named(name):
@@ -207,15 +209,15 @@ def read_one(
     except OSError as error:
         check_of_file(error, os.fsdecode(listing.keys[position]))
         problem = f"cannot be read: {error.strerror or error}"
-        return Read(position, record, problem, size)
+        return ReadSample(position, record, problem, size)
     except DecodeError as error:
-        return Read(position, record, str(error), size)
-    return Read(
+        return ReadSample(position, record, str(error), size)
+    return ReadSample(
         position, record, None, size, counts | Counter(damaged_levels=damaged, lossy_masks=lossy)
     )
 
 
-def keep_copy(listing: Listing, read: Read, folder: Path) -> bool:
+def keep_copy(listing: Listing, read: ReadSample, folder: Path) -> bool:
     """Copy a bad sample into a folder, under its key; tell whether anything could be copied.
 
     The files of a sample, such as an image and a mask, are copied as they are, also if a file is no
@@ -223,19 +225,27 @@ def keep_copy(listing: Listing, read: Read, folder: Path) -> bool:
     """
     key = listing.keys[read.position]
     own = () if listing.files is None else listing.files[read.position]
-    copied = False
-    with contextlib.suppress(OSError):
-        copies = {} if read.record is _NOTHING else {key: read.record.image.data}
-        if listing.root is not None and key in own:
-            root = os.fsencode(listing.root)
+    copies = {} if read.record is _NOTHING else {key: read.record.image.data}
+    if listing.root is not None and key in own:
+        root = os.fsencode(listing.root)
+        with contextlib.suppress(OSError):  # bad because it cannot be read
             copies = {name: Path(os.fsdecode(os.path.join(root, name))).read_bytes()
                       for name in own}  # fmt: skip
-        for name, data in copies.items():
-            target = Path(os.path.normpath(folder / os.fsdecode(name).lstrip("/")))
-            if folder in target.parents:  # a key may lead out of the folder
+    copied = False
+    for name, data in copies.items():
+        target = Path(os.path.normpath(folder / os.fsdecode(name).lstrip("/")))
+        if folder in target.parents:  # a key may lead out of the folder
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(data)
                 copied = True
+            except OSError as error:
+                if error.errno in _NO_NAME:
+                    continue
+                raise OutputError(
+                    f"{folder}: a bad image cannot be copied to it: {error.strerror or error}"
+                ) from error
     return copied
 
 

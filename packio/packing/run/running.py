@@ -25,7 +25,7 @@ from packio.index.indexfile import INDEX_SUFFIX, Index
 from packio.packing import assembly
 from packio.packing.planning import SKIPPED_SUFFIX, PackReport, Plan, Skip, check_space
 from packio.packing.run import cluster, executors, sameness, shards
-from packio.packing.run.shards import Done, RunOptions, Tally
+from packio.packing.run.shards import RunOptions, Tally, Totals
 from packio.sample.recipe import Recipe
 from packio.storage import journal as journals
 from packio.storage.journal import Journal
@@ -55,14 +55,14 @@ class Run:
         self._mine = numbers  # of the shards of this run's part
         self._total = sum(len(plan.shards[number]) for number in numbers)
 
-    def make(self) -> PackReport:
+    def make(self, *, overwrite: bool) -> PackReport:
         """Build the pack and publish it; or write one part of its shards."""
         finished = self.write()
         if self.options.part is None:
-            return self._publish(finished)
-        skipped = assembly.skipped(finished)
+            return self._publish(finished, overwrite=overwrite)
+        skipped = assembly.list_skipped(finished)
         size = sum(size for shard in finished for _, size, _ in shard.files())
-        nothing = assembly.Assembled([], "", size, [], None)
+        nothing = assembly.PackFiles([], "", size, [], None)
         return self._report(finished, skipped, self._list_skipped(skipped), nothing)
 
     def write(self) -> list[Index]:
@@ -81,7 +81,7 @@ class Run:
         for number in self._mine:
             shard = journal.find(number)
             if shard is None and options.engine != "local" and number in missing:
-                shard = journal.awaited(number)
+                shard = journal.wait_for(number)
             if shard is None or not (options.part or journal.settle(shard, self.shop.built)):
                 raise OutputError(f"{self.out}: shard {number} is gone from {self.shop.folder}")
             finished.append(shard)
@@ -97,7 +97,7 @@ class Run:
         """Refuse shards of another plan, or to finish shards that lack bad samples."""
         journal, options = self._journal, self.options
         if not journal.is_of_this_plan:
-            theirs = Recipe.of({"recipe": journal.noted()[1]})
+            theirs = Recipe.from_metadata({"recipe": journal.read_plan()[1]})
             differs = "; ".join(self.plan.own.differences(theirs)) or "files, format or shards"
             raise OutputExistsError(
                 f"{self.out}: parts of another pack are in {self.shop.folder}; what differs: "
@@ -150,7 +150,9 @@ class Run:
         """Tell whether a finished shard can be taken over: files and source are unchanged."""
         options, folder = self.options, self.options.quarantine
         is_quarantined = (
-            folder is None or options.finish or finished.metadata["quarantine"] == str(folder)
+            folder is None
+            or options.finish
+            or (finished.metadata["quarantine"] == str(folder) and folder.is_dir())
         )
         if finished.metadata["skipped"] and not (options.skip and is_quarantined):
             return False
@@ -185,7 +187,7 @@ class Run:
             self._report_progress(tally.total())
 
         workers = min(options.workers, len(missing))
-        with executors.started(options.engine, workers) as engine, ExitStack() as stack:
+        with executors.start_engine(options.engine, workers) as engine, ExitStack() as stack:
             if isinstance(engine, cluster.Cluster):
                 workers = min(engine.slots, len(missing))
                 stack.enter_context(cluster.scratch_in(journal.folder, plan.listing))
@@ -219,7 +221,7 @@ class Run:
             return f"{self.out.stem}-{self.first + number:05d}{suffix}"
         return "." if self._container.caps.is_directory else self.out.name
 
-    def _report_progress(self, done: Done) -> None:
+    def _report_progress(self, done: Totals) -> None:
         options, now, samples = self.options, time.monotonic(), self._before + done.samples
         complete = samples >= self._total
         if options.progress is None or not (complete or now - self._called >= PROGRESS_SECONDS):
@@ -234,10 +236,10 @@ class Run:
             )
         )  # fmt: skip
 
-    def _publish(self, finished: Sequence[Index]) -> PackReport:
+    def _publish(self, finished: Sequence[Index], *, overwrite: bool) -> PackReport:
         plan, shop = self.plan, self.shop
         beside = [*plan.listing.unlisted, *plan.listing.dropped]
-        skipped = [Skip(key, reason) for key, reason in beside] + assembly.skipped(finished)
+        skipped = [Skip(key, reason) for key, reason in beside] + assembly.list_skipped(finished)
         listed = self._list_skipped(skipped)
         parts = f"{glob.escape(self.out.name)}.part-*{SKIPPED_SUFFIX}"
         for path in list(self.out.parent.glob(parts)):  # the new list has their lines
@@ -252,9 +254,9 @@ class Run:
             plan, names, finished, self._container, shop.built, self.out
         )
         if assembly.is_folder(plan, self._container):
-            shop.publish()
+            shop.publish(overwrite=overwrite)
         else:
-            shop.publish(assembled.files, self._old_files())
+            shop.publish(assembled.files, self._old_files(), overwrite=overwrite)
         sameness.save(assembled.digest, assembled.identities)
         return self._report(finished, skipped, listed, assembled)
 
@@ -281,7 +283,7 @@ class Run:
 
     def _report(
         self, finished: Sequence[Index], skipped: Sequence[Skip], listed: Path | None,
-        assembled: assembly.Assembled,
+        assembled: assembly.PackFiles,
     ) -> PackReport:  # fmt: skip
         listing = self.plan.listing
         packed = sum(shard.metadata["samples"] for shard in finished)

@@ -43,7 +43,7 @@ def is_made_by(plan: Plan, skip: bool, pack: opening.Pack) -> bool:
     if not complete or pack.metadata.get("plan") != plan.digest:
         return False
     known = load(pack.digest, len(pack))
-    listing = as_in_pack(plan.listing, origins_of(pack.metadata))
+    listing = apply_field_names(plan.listing, origins_of(pack.metadata))
     return is_same(listing, pack.index_file, known, plan.treatment)
 
 
@@ -95,15 +95,15 @@ def find_differing(
                 yield suspects[read.position]
 
 
-def as_in_pack(listing: Listing, became: Origins, asked: Collection[str] = ()) -> Listing:
+def apply_field_names(listing: Listing, became: Origins, asked: Collection[str] = ()) -> Listing:
     """The listing of a source, with the fields that a pack has, under the pack's names."""
     if not became:
         return listing
-    return listing.changed(functools.partial(_with_names, became, frozenset(asked)))
+    return listing.map_records(functools.partial(_with_names, became, frozenset(asked)))
 
 
 def _with_names(became: Origins, asked: frozenset[str], record: Record[Field]) -> Record[Field]:
-    return dataclasses.replace(record, fields=origins.taken(record.fields, became, asked))
+    return dataclasses.replace(record, fields=origins.take_fields(record.fields, became, asked))
 
 
 def _same_label(label: Any, labels: np.ndarray | None, row: int) -> bool:

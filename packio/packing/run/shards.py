@@ -27,7 +27,7 @@ from packio.index import indexfile
 from packio.index.building import IndexBuilder, Ranges
 from packio.packing.planning import Skip
 from packio.packing.run import sameness
-from packio.packing.run.reading import Read, Treatment, keep_copy, read_ahead
+from packio.packing.run.reading import ReadSample, Treatment, keep_copy, read_ahead
 from packio.sample.record import IMAGE, Field, Record
 from packio.sources import Listing
 from packio.storage.journal import Journal
@@ -35,10 +35,10 @@ from packio.system import files
 from packio.system.pools import ThreadPool
 from packio.system.progress import ProgressCallback
 
-_FIELDS = 3  # those of `Done`
+_FIELDS = 3  # those of `Totals`
 
 
-class Done(NamedTuple):
+class Totals(NamedTuple):
     """Sums over all shards."""
 
     samples: int  # read, the bad ones included
@@ -74,8 +74,8 @@ class Tally:
     def add(self, shard: int, samples: int, size: int, bad: int) -> None:
         self._counts[shard] += (samples, size, bad)
 
-    def total(self) -> Done:
-        return Done(*self._counts[: self._shards].sum(axis=0).tolist())
+    def total(self) -> Totals:
+        return Totals(*self._counts[: self._shards].sum(axis=0).tolist())
 
     def stop(self) -> None:
         """Ask all writers of shards to stop after their present sample."""
@@ -90,7 +90,7 @@ class RunOptions(NamedTuple):
     """How a run is carried out. It does not change the bytes of the pack."""
 
     skip: bool = False  # leave bad samples out; else nothing is packed if there are some
-    engine: str | Executor = "local"  # as `executors.started` takes
+    engine: str | Executor = "local"  # as `executors.start_engine` takes
     workers: int = 1  # processes of the engine "local"
     threads: int | None = None  # of each process; None: as many as keep it busy
     memory: int | None = None  # bytes of source files in memory, in all processes; approximate
@@ -121,7 +121,7 @@ class Task:
         """The only field that goes into the container, or "": all fields do."""
         return ""
 
-    def reads(self, stopped: Callable[[], bool]) -> Iterable[list[Read]]:
+    def reads(self, stopped: Callable[[], bool]) -> Iterable[list[ReadSample]]:
         """The samples, chunk by chunk."""
         options = self.options
         return read_ahead(
@@ -151,7 +151,7 @@ def write(task: Task) -> Outcome:
     if task.name != ".":
         path = folder / task.name
         path.parent.mkdir(parents=True)
-    samples = Packed(task)
+    samples = PackedRows(task)
     stopped = _latched(task.tally)
     try:
         written = _write(task, samples, container, path, stopped)
@@ -184,7 +184,7 @@ def _latched(tally: Tally) -> Callable[[], bool]:
 
 
 def _write(
-    task: Task, samples: Packed, container: Format, path: Path, stopped: Callable[[], bool]
+    task: Task, samples: PackedRows, container: Format, path: Path, stopped: Callable[[], bool]
 ) -> Written | None:
     """Write the container; None if it has no samples, or bad samples that are not left out."""
     listing, tally = task.listing, task.tally
@@ -208,11 +208,11 @@ def _write(
         written: Written = writer.close()
     finally:
         writer.abort()
-    return samples.checked(written)
+    return samples.check(written)
 
 
 def _finish(
-    task: Task, samples: Packed, written: Written | None, container: Format, folder: Path
+    task: Task, samples: PackedRows, written: Written | None, container: Format, folder: Path
 ) -> None:
     """Make the shard's files durable, and write the shard's index into the journal."""
     beside = os.path.dirname(task.name)
@@ -236,14 +236,14 @@ def _finish(
             metadata["identity"] = identity
     with ThreadPool(1, "packio-sync") as pool:  # while the files are digested
         synced = pool.submit(files.sync_tree, folder) if written is not None else None
-        listed = made.of_files(folder, names)
+        listed = made.file_columns(folder, names)
         if synced is not None:
             synced.result()
     # The record comes last: whoever finds it may rely on the files that it lists.
     task.journal.finish(task.number, samples.columns(written) | listed, metadata)
 
 
-class Packed:
+class PackedRows:
     """The samples packed so far, in order: they become columns of the shard's index."""
 
     def __init__(self, task: Task) -> None:
@@ -267,7 +267,7 @@ class Packed:
         field = self._task.field
         return field not in self.builder.fields if field else not len(self)
 
-    def sort_out(self, chunk: list[Read]) -> list[Read]:
+    def sort_out(self, chunk: list[ReadSample]) -> list[ReadSample]:
         """Note what is bad, and what is counted; return what is good."""
         task = self._task
         for read in chunk:
@@ -282,7 +282,7 @@ class Packed:
                 self.counts[name] = count + more, first
         return good
 
-    def record(self, read: Read) -> Record[Field]:
+    def record(self, read: ReadSample) -> Record[Field]:
         """Note a sample; return the record that goes into the container."""
         self.builder.add(read.record)
         self._packed.append(read.position)
@@ -293,7 +293,7 @@ class Packed:
         value = read.record.fields.get(field)
         return Record(read.record.key, {} if value is None else {self._inner: value})
 
-    def checked(self, written: Written) -> Written:
+    def check(self, written: Written) -> Written:
         """What was written, with places of all samples, or an error."""
         places, field = written.places, self._task.field
         if field:

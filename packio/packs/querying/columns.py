@@ -254,13 +254,13 @@ def column_of(name: str, others: Collection[str], there: Collection[str] = ()) -
 def types(pack: PackTable) -> dict[str, str]:
     """Name → type of its column, of all metadata of a pack, sorted by name."""
     kinds: dict[str, set[str]] = {}
-    for value in itertools.chain.from_iterable(parsed(pack)):
+    for value in itertools.chain.from_iterable(iterate_metadata(pack)):
         for name, entry in value.items():
             kinds.setdefault(name, set()).update(() if entry is None else (_kind(entry),))
     return {name: type_of(found) for name, found in sorted(kinds.items())}
 
 
-def parsed(pack: PackTable, rows: int = _CHUNK) -> Iterator[list[dict[str, Any]]]:
+def iterate_metadata(pack: PackTable, rows: int = _CHUNK) -> Iterator[list[dict[str, Any]]]:
     """The metadata of all samples, in lists of so many; an empty object where there are none."""
     index = pack.index_file
     ends, data = index.column("meta_offsets"), index.column("meta_data")

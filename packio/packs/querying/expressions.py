@@ -73,7 +73,9 @@ def matching(pack: PackTable, expression: str) -> np.ndarray:
                 names = query.all_names()
                 raise _refused(expression, str(error), names, pack.classes) from error
 
-    return interrupts.aside(find, connection.interrupt)  # DuckDB looks for it between chunks only
+    return interrupts.run_aside(
+        find, connection.interrupt
+    )  # DuckDB looks for it between chunks only
 
 
 class _Query:

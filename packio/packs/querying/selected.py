@@ -20,7 +20,7 @@ from packio.errors import IntegrityError, NotAPackError, OptionError
 from packio.index import columns as made
 from packio.index import indexfile
 from packio.index.building import RAW_CRCS
-from packio.index.column import Content, in_pieces
+from packio.index.column import Content, to_pieces
 from packio.index.columns import OF_FILES, RAGGED
 from packio.index.indexfile import INDEX_SUFFIX, Index
 from packio.packs import indexing, locating
@@ -34,22 +34,24 @@ _OF_THE_WHOLE = ("plan", "merged", "statistics", "columns", "remarks", "left_out
 _SHOWN = 12  # digits of a digest
 
 
-def located(path: Path, pack: Path | None = None, *, by_key: bool = False) -> tuple[Path, Path]:
+def resolve_selection(
+    path: Path, pack: Path | None = None, *, by_key: bool = False
+) -> tuple[Path, Path]:
     """The index of a selection, and the folder that the paths in the index are relative to."""
-    selection = selections.read(path)
+    selection = selections.read_selection(path)
     whole = pack or selection.pack_path()
     if selections.is_selection(whole):
         raise NotAPackError(
             f"{path}: a selection of {whole}, which is a selection; expected a pack"
         )
     try:
-        place, root = locating.located(whole)
+        place, root = locating.resolve_pack(whole)
     except NotAPackError as error:
         raise type(error)(
             f"{error}; {path} is a selection of it: say where the pack is by packio.open("
             f"{path.name!r}, pack=…)"
         ) from error
-    index = remote.opened(place)
+    index = remote.open_index(place)
     if index.digest == selection.index_digest:
         by_key = False
         if len(index) != selection.samples:
@@ -112,8 +114,8 @@ def _columns(index: Index, positions: np.ndarray) -> dict[str, Any]:
             continue
         elif column.shape[0] == len(index):
             result[name] = selections.gather(index, name, positions)
-    keys = {n: in_pieces(result[n]).array() for n in ("key_data", "key_offsets")}
-    ordered, all_differ = made.of_joined_keys(*keys.values())
+    keys = {n: to_pieces(result[n]).array() for n in ("key_data", "key_offsets")}
+    ordered, all_differ = made.joined_key_columns(*keys.values())
     if not all_differ:
         raise IntegrityError(
             f"{index.path}, or its selection, has a key twice; packio reindex, or select again"

@@ -81,7 +81,7 @@ class Selection:
 
     def pack_path(self) -> Path:
         """Path of the pack, absolute; or its URL, if the selection was made by this user here."""
-        place = urls.of(self.pack)
+        place = urls.parse(self.pack)
         if place is None:
             return _pack_from(self.path.parent, self.pack)
         if not _mark_of_own(self.digest).is_file():
@@ -137,7 +137,7 @@ def is_selection(path: Path) -> bool:
         return False
 
 
-def read(path: Path) -> Selection:
+def read_selection(path: Path) -> Selection:
     """Read a selection. Damage in a column is told when its bytes are touched."""
     whole, length = layout.content(path, is_one_of_many=False)
     header, start = layout.header_of(whole, path)
@@ -152,7 +152,7 @@ def read(path: Path) -> Selection:
         arrays[name] = part.view(dtype).reshape(shape) if count else np.zeros(shape, dtype)
     checksums = arrays.pop("checksums", np.zeros(0, np.uint32))
     head = bytes(whole[:start])
-    columns = layout.checked_columns(arrays, checksums, head, path, length)
+    columns = layout.check_columns(arrays, checksums, head, path, length)
     for name, code in _COLUMNS.items():
         if name not in columns or columns[name].dtype != code or len(columns[name].shape) != 1:
             raise NotAPackError(f"{path}: column {name} is missing, or of another type")
@@ -214,9 +214,9 @@ def write(
         digest, samples = before["digest"], before["samples"]
         if expression is not None and before.get("expression") is not None:
             expression = f"{before['expression']}; then {expression}"
-        pack = urls.of(before["pack"]) or _pack_from(pack.parent, before["pack"])
+        pack = urls.parse(before["pack"]) or _pack_from(pack.parent, before["pack"])
         positions = index.column(SOURCE_COLUMN).take(positions)
-    place = _relative(pack, out) if urls.of(pack) is None else str(pack)
+    place = _relative(pack, out) if urls.parse(pack) is None else str(pack)
     metadata = {
         MARK: VERSION, "pack": place, "digest": digest, "samples": samples,
         "expression": expression, "versions": {"packio": __version__},
@@ -225,7 +225,7 @@ def write(
         written = indexfile.write(out, {"positions": positions, **columns}, metadata)
     except OSError as error:
         raise CannotCreateError(f"{out}: {error.strerror or error}") from error
-    if urls.of(pack) is not None:
+    if urls.parse(pack) is not None:
         with contextlib.suppress(OSError):
             cache_folder("selections").mkdir(parents=True, exist_ok=True)
             _mark_of_own(written).touch()

@@ -230,7 +230,7 @@ def category_names(feature: Any) -> list[str] | None:
     return next((category_names(part) for part in inner if part is not None), None)
 
 
-def numbered(
+def number_labels(
     column: ObjectColumn, found: Iterable[Any], names: Sequence[str] | None,
     classes: Sequence[str] | None, labels: Labels, where: str,
 ) -> tuple[ObjectColumn, Labels]:  # fmt: skip

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from packio.errors import OptionError, SourceError
-from packio.sample.labelling import Distinct, labels, of_texts
+from packio.sample.labelling import Distinct, labels, parse_texts
 from packio.sources import Context, Listing, _files
 from packio.sources._rows import ListedFile
 
@@ -177,7 +177,7 @@ def table(path: str | os.PathLike[str], delimiter: str | None, charset: str | No
     first_line = next((line for line in lines if line.strip()), "")
     cuts = first_line.count(delimiter) if delimiter else 0
     is_padded = delimiter == " " or (cuts > 0 and first_line.count(f"{delimiter} ") == cuts)
-    whole = TextTable(ListedFile.of(path), charset, delimiter, is_padded, line_end=line_end)
+    whole = TextTable(ListedFile.stat(path), charset, delimiter, is_padded, line_end=line_end)
     first = next(whole._records(), None)  # noqa: SLF001 (of the same module)
     if first is None:
         raise SourceError(f"{path}: nothing in it; expected a line for each image")
@@ -244,9 +244,9 @@ def label_images(found: Listing, context: Context) -> Listing:
 
     most = len(context.classes or ()) - 1 if context.classes else (1 << 63) - 1
     values = [
-        _moved(value, offset, most, file) for value in of_texts(column, place, context.classes)
+        _moved(value, offset, most, file) for value in parse_texts(column, place, context.classes)
     ]
-    return kept.labelled(labels(column, values, place, classes=context.classes))
+    return kept.with_labels(labels(column, values, place, classes=context.classes))
 
 
 def _with_hint(found: Listing) -> Listing:

@@ -131,7 +131,7 @@ class Footer(NamedTuple):
 
 
 def footer(path: Path) -> Footer:
-    listed = ListedFile.of(path)
+    listed = ListedFile.stat(path)
     with _open(listed) as opened:
         try:
             schema, groups = opened.schema_arrow, _groups(opened)
@@ -245,7 +245,7 @@ class _UrlFile(io.RawIOBase):
     """An object at a URL; each read is a request, tried several times."""
 
     def __init__(self, url: Url, size: int) -> None:
-        self._store, self._size, self._at = stores.of_url(url, [""], [size]), size, 0
+        self._store, self._size, self._at = stores.open_url(url, [""], [size]), size, 0
 
     def readable(self) -> bool:
         return True

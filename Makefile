@@ -1,9 +1,9 @@
-# make demo    pack real photographs and load them, on a machine with no more than Python and make
-# make test    install what the tests need and run them; PACKIO_TESTS=2/6: and the second of six parts of the long ones
-# make test-long   run the long tests
-# make lint    ruff and mypy
-# make docs    build the site into build/site; a dead link fails
-# make clean   remove what the above made
+# make demo      pack real photographs and load them, on a machine with no more than Python and make
+# make test      install what the tests need and run them, but for the long ones
+# make test-long run the long tests
+# make lint      ruff and mypy
+# make docs      build the site into build/site; a dead link fails
+# make clean     remove what the above made
 
 PYTHON ?= python3
 VENV := .venv

@@ -137,10 +137,10 @@ def append(
     """Add the new samples of a source to a pack. Run it daily: nothing is added twice.
 
     A sample is known by its key. Samples of the pack stay as they are; samples that the source has
-    lost are listed, and --compare lists those that it has changed. New classes get the next
-    numbers, so old numbers never change. Programs that read the pack meanwhile go on reading the
-    old samples; but workers that are spawned later, and saved selections, need the pack opened
-    anew.
+    lost are listed, and --compare lists those whose bytes or annotations (not splits) changed. New
+    classes get the next numbers, so old numbers never change. Programs that read the pack meanwhile
+    go on reading the old samples; but workers that are spawned later, and saved selections, need
+    the pack opened anew.
 
     Example: packio pack photos photos.tar --shard-size 1GB; packio append photos.tar photos
     """

@@ -87,9 +87,10 @@ def extract(
 
     A field lies beside the image: the mask of cat/1.jpg is cat/1.mask.png. What no file says
     (labels, splits, boxes, metadata) is in OUT/packio.jsonl, one line a sample; boxes with classes
-    are in OUT/packio.coco.json, too. If there is such a file, the command ends with the command
-    that packs OUT again. OUT appears in one step, when everything is on disk. Nothing is written
-    outside OUT. A class without samples becomes an empty folder.
+    are in OUT/packio.coco.json, too. Texts are in packio.jsonl as well, and packing OUT again takes
+    them from there. If there is such a file, the command ends with the command that packs OUT
+    again. OUT appears in one step, when everything is on disk. Nothing is written outside OUT. A
+    class without samples becomes an empty folder.
 
     Example: packio extract photos.lmdb photos
 

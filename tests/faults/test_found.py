@@ -151,7 +151,7 @@ except MemoryError:
     "start",
     [
         "pools[0].submit(abs, -1).result()", "pools[1].submit(abs, -1).result()",
-        "next(prefetch([1]))", "interrupts.aside(int, int)",
+        "next(prefetch([1]))", "interrupts.run_aside(int, int)",
     ],
 )  # fmt: skip
 def test_who_starts_a_thread_without_memory_is_told_so(start: str) -> None:

@@ -27,7 +27,7 @@ data = open(sys.argv[1], "rb").read()
 pillow.decode(open(sys.argv[2], "rb").read())
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 if sys.argv[3] == "mask":
-    pixels = masks.by_pillow(data, (int(sys.argv[4]),) * 2)
+    pixels = masks.decode_with_pillow(data, (int(sys.argv[4]),) * 2)
 else:
     pixels = pillow.decode(data, sys.argv[3])
 after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

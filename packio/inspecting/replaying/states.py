@@ -202,6 +202,8 @@ def check_parts(
              if ours[n] != theirs[n]}  # fmt: skip
     said = f"not the dataset of the state: {', '.join(sorted(names))} differ"
     if "samples" in names:
+        counts = [" and ".join(f"{p['samples']!s:.20}" for p in each) for each in (own, told)]
+        said += f": it has {counts[0]} samples, the state's {counts[1]}"
         raise OptionError(
             f"{said}; give the same packs and split, in order, or hand the dataset over in Python, "
             "if it was a part of a pack"

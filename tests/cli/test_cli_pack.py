@@ -221,6 +221,7 @@ SUFFIXES = [
 _TIMES = {"1970": 0, "2038": 2**31, "2100": 4_102_444_800}  # seconds
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_no_container_keeps_when_or_where_it_was_made(suffix: str, tmp_path: pathlib.Path) -> None:
     environments: list[tuple[str, dict[str, str], int]] = [
@@ -492,6 +493,7 @@ def _files(folder: pathlib.Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.long
 @needs_strace
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_killed_at_any_rename_a_file_pack_is_the_old_or_the_new(

@@ -89,6 +89,7 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return functools.cache(lambda script: run(script, tmp_path_factory.mktemp(script.stem)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
 def test_the_example_runs_and_learns(script: pathlib.Path, short: Any) -> None:
     ran = short(script)
@@ -99,6 +100,7 @@ def test_the_example_runs_and_learns(script: pathlib.Path, short: Any) -> None:
     assert [line for line in ran.err.splitlines() if line.startswith(places)] == []
 
 
+@pytest.mark.long
 def test_an_interrupted_training_ends_with_the_same_weights(
     tmp_path: pathlib.Path, short: Any
 ) -> None:
@@ -132,6 +134,7 @@ def test_two_ranks_share_each_epoch(short: Any) -> None:
     assert answers["losses and weights of the ranks"] == "equal"
 
 
+@pytest.mark.long
 def test_four_ranks_take_equal_steps_where_the_images_do_not_divide(
     tmp_path: pathlib.Path,
 ) -> None:

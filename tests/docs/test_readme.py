@@ -87,6 +87,7 @@ def test_the_code_of_a_page_runs(page: pathlib.Path, beside: pathlib.Path) -> No
     printed.run(page, beside)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 @pytest.mark.usefixtures("torchvision")
 @pytest.mark.parametrize("page", _GUIDES, ids=_name)

@@ -32,6 +32,7 @@ def test_every_format_that_is_written_is_in_the_campaign() -> None:
     assert written == set(checker.SUFFIXES)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(None if _LONG else 1800)
 @pytest.mark.parametrize("suffix", checker.SUFFIXES)
 def test_no_fault_loses_or_doubles_an_image(suffix: str, tmp_path: pathlib.Path) -> None:

@@ -361,6 +361,7 @@ def test_a_pipe_in_place_of_a_file_is_told(wholes: Path, tmp_path: Path, kind: K
             kind.scan(path)
 
 
+@pytest.mark.long
 @_KINDS
 def test_flipped_bits_end_in_an_error_or_other_values(
     wholes: Path, tmp_path: Path, kind: Kind
@@ -397,6 +398,7 @@ def _mutations(value: Any) -> Iterable[Any]:
             yield from ([*value[:i], changed, *value[i + 1 :]] for changed in _mutations(part))
 
 
+@pytest.mark.long
 @_KINDS
 @pytest.mark.parametrize("name", ["", "data", "offsets", "label", "mask_data", "boxes"])
 def test_no_value_of_the_metadata_is_believed(

@@ -511,6 +511,7 @@ def test_a_truncated_file_is_refused_at_any_length(tmp_path: Path, victim: bytes
         assert entries is None or (entries == whole and length >= used)
 
 
+@pytest.mark.long
 def test_turned_bits_crash_nothing(tmp_path: Path, victim: bytes) -> None:
     rng = random.Random(11)
     positions = [*range(2 * 160), *rng.sample(range(len(victim)), 1500)]

@@ -18,6 +18,7 @@ _SCRIPT = Path(__file__).with_name("fuzzing.py")
 _RUNS = int(os.environ.get("PACKIO_FUZZ_RUNS", "300"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(fuzz_targets.TARGETS))
 def test_mutated_inputs_are_refused_or_read(name: str, tmp_path: Path) -> None:
     if name == "zarr":

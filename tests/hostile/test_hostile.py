@@ -59,6 +59,7 @@ def _tried(runner: _Runner, name: str, folder: Path) -> dict[str, Any]:
     return runner.ask(CORPUS[name].verb, CORPUS[name].make(folder))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(CORPUS))
 def test_hostile(name: str, runner: _Runner, tmp_path: Path) -> None:
     outcome = _tried(runner, name, tmp_path)

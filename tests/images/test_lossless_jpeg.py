@@ -49,6 +49,7 @@ for _ in range(20):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("decoder", ["auto", *registry.names("decoders")])
 def test_fast_pixels_of_a_lossless_jpeg(decoder: str, tmp_path: pathlib.Path) -> None:
     try:

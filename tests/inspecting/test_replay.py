@@ -578,7 +578,7 @@ def test_a_run_of_another_sampler_or_pack_is_refused(packs: list[pathlib.Path]) 
     with pytest.raises(OptionError, match="not packio's"):
         packio.replay(packs[0], 0, state=foreign)
     own = packio.Loader(data, BATCH, shuffle=True).state_dict()
-    with pytest.raises(OptionError, match="digest, samples differ: it has .* give the same packs"):
+    with pytest.raises(OptionError, match=r"digest, samples differ: it has .* give the same packs"):
         packio.replay(packs[1], 0, state=own)
     with pytest.raises(OptionError, match="2 packs; the state is of 1"):
         packio.replay(packs, 0, state=own)

@@ -141,6 +141,7 @@ def test_an_intact_pack_is_fine(name: str, shards: int, vectors: bool, tmp_path:
     assert report.bytes == sum(p.stat().st_size for p in found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_flipped_bit_is_found_where_it_is(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

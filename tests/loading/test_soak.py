@@ -93,6 +93,7 @@ def _train(pack: pathlib.Path, out: pathlib.Path, how: list[str], stop: int | No
     return count
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", [["0", "ours"], ["2", "ours"], ["0", "foreign"], ["2", "foreign"]])
 def test_killed_and_resumed_gives_the_undisturbed_batches(
     how: list[str], pack: pathlib.Path, tmp_path: pathlib.Path
@@ -131,6 +132,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_epoch_after_epoch_memory_stays(workers: str, pack: pathlib.Path) -> None:
     epochs = 6000 if LONG else 60

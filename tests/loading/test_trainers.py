@@ -63,6 +63,7 @@ def _run(loop: str, pack: pathlib.Path, folder: pathlib.Path, mode: str) -> list
     return [json.loads((folder / f"{mode}-{rank}.json").read_text()) for rank in range(count)]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)  # four processes import large libraries
 @pytest.mark.parametrize("loop", LIBRARIES)
 def test_every_sample_comes_once_and_a_resumed_epoch_goes_on(

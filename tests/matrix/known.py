@@ -23,10 +23,15 @@ def reason(cell: Cell) -> str:
 
 
 def marked(cells: Iterable[Cell]) -> list[Any]:
-    """Cells as parameters of a test, marked as failing where that is known."""
-    found = []
+    """Cells as parameters of a test: the first of each verb is quick, others are long.
+
+    Those that are known to fail are marked so.
+    """
+    found, seen = [], set[str]()
     for cell in cells:
         why = reason(cell)
         marks = [pytest.mark.xfail(reason=why, strict=True)] if why else []
+        marks += [pytest.mark.long] if cell.verb in seen else []
+        seen.add(cell.verb)
         found.append(pytest.param(cell, marks=marks))
     return found

@@ -237,6 +237,7 @@ def _steps(run: Any, before: Any, after: Any, tmp_path: pathlib.Path) -> int:
     raise AssertionError
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "shards"), [("tar", 1), ("lmdb", 2), ("zarr", 1)])
 def test_a_run_killed_at_any_step_leaves_the_pack_and_goes_on(
     name: str, shards: int, image_folder: pathlib.Path, tmp_path: pathlib.Path
@@ -272,6 +273,7 @@ def test_a_run_killed_at_any_step_leaves_the_pack_and_goes_on(
     assert _steps(run, is_as_before, is_complete, tmp_path) > 10
 
 
+@pytest.mark.long
 def test_adding_files_killed_at_any_step_is_up_to_date_in_the_end(
     image_folder: pathlib.Path, folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -303,6 +305,7 @@ def named_new(sample: packio.Sample) -> str:  # noqa: ARG001 (likewise)
     return "new"
 
 
+@pytest.mark.long
 def test_replacing_a_field_killed_at_any_step_never_takes_old_values_for_new(
     image_folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -351,6 +354,7 @@ def test_other_values_than_those_of_the_pack_are_refused(
             packio.add_field(out, "caption", other)
 
 
+@pytest.mark.long
 def test_dropping_killed_at_any_step_ends_when_it_runs_again(
     image_folder: pathlib.Path, folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:  # fmt: skip

@@ -284,6 +284,7 @@ def test_a_function_takes_batches(name: str, pack: pathlib.Path) -> None:
     _check(pack)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FORMATS)
 def test_batches_and_workers_make_the_files_that_one_sample_at_a_time_makes(
     name: str, image_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch

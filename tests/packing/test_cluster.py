@@ -148,6 +148,7 @@ def test_an_output_that_nodes_do_not_see_is_an_error_before_packing(
     assert f"{out}.packio-tmp/shards: No such file or directory" in str(raised.value)
 
 
+@pytest.mark.long
 def test_late_names_of_a_network_file_system_are_awaited(
     source: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -177,6 +178,7 @@ def test_a_node_without_packio_is_an_error_before_packing(
     assert "packio.packing" in str(raised.value)
 
 
+@pytest.mark.long
 def test_a_node_that_joins_blind_leaves_nothing_out(
     hidden: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

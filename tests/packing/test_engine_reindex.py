@@ -142,6 +142,7 @@ def test_files_and_unknown_engines_are_refused(
         packio.reindex(_put(s3, 1), index=tmp_path / "y.packio", engine="dask")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 def test_a_node_that_is_killed_changes_nothing(s3: Proxy, tmp_path: Path) -> None:
@@ -165,6 +166,7 @@ def test_a_node_that_is_killed_changes_nothing(s3: Proxy, tmp_path: Path) -> Non
     assert index.read_bytes() == (tmp_path / "y.packio").read_bytes()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 def test_a_node_that_does_not_reach_the_bucket_is_named(s3: Proxy, tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ def _remove_all(folder: Path) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("suffix", "is_there"), [(".tar", False), (".tar", True), (".rec", False)])
 def test_packing(suffix: str, is_there: bool, small: Path, tmp_path: Path) -> None:
     place = tmp_path / "out"

@@ -46,6 +46,7 @@ def _read_while_it_shrinks(pack: Path, way: str, file: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", _WAYS)
 def test_a_mapped_index_that_shrinks_while_it_is_open_is_an_error(way: str, tmp_path: Path) -> None:
     pack = _packed(tmp_path, ".tar", 1)
@@ -53,6 +54,7 @@ def test_a_mapped_index_that_shrinks_while_it_is_open_is_an_error(way: str, tmp_
     assert f"{index}: 0 bytes" in _read_while_it_shrinks(pack, way, index)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["batch", "gather", "one"])
 @pytest.mark.parametrize(("suffix", "shards"), [(".lmdb", 1), (".h5", 1), (".pth", 1), (".h5", 6)])
 def test_raw_pixels_that_shrink_while_they_are_open_are_an_error(

@@ -617,8 +617,9 @@ def test_damage_beneath_a_right_checksum_is_met_as_protobuf_meets_it(
     values = [list(parsed[k].bytes_list.value) for k in _NAMES if k in parsed]
     assert next(v for v in values if len(v) == 1) == [_read(path, entry.offset, entry.length)]
     told = [f for f in map(parsed.get, _LABELS) if f]
-    if isinstance(entry.label, str):  # the name of a class
-        assert [os.fsencode(entry.label)] in [list(f.bytes_list.value) for f in told]
+    said: Any = entry.label
+    if isinstance(said, str):  # the name of a class
+        assert [os.fsencode(said)] in [list(f.bytes_list.value) for f in told]
         return
     numbers = [[*f.int64_list.value, *f.float_list.value] for f in told]
     label = [] if entry.label is None else np.atleast_1d(entry.label).tolist()

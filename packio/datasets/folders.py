@@ -125,9 +125,7 @@ def _write_index(path: Path, listing: Listing, state: _State) -> None:
     columns = {name: np.zeros(len(listing.keys), dtype) for name, dtype in _DTYPES.items()}
     points = [b""] * len(listing.keys)  # of each image; see `packio.images.native`
     same = np.zeros(len(listing.keys), bool)
-    with contextlib.suppress(
-        PackioError, KeyError
-    ):  # damaged, or of another version: nothing is the same
+    with contextlib.suppress(PackioError, KeyError):  # damaged, or old: nothing is the same
         if others:
             same = _copy_rows(Index(others[-1]), columns, points, listing, state)
     changed = np.flatnonzero(~same).tolist()

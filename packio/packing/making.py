@@ -76,8 +76,8 @@ def pack(
         finish: Put the parts together, once all parts are written.
         on_error: "raise": check all images, list the bad ones, pack nothing. "skip": leave bad
             images out and list them in ``out.skipped.jsonl``. "quarantine": also copy them.
-        quarantine: Folder for copies of bad images, outside the source. If a sample has several
-            files, as an image and a mask, all of them are copied.
+        quarantine: Folder for copies of bad images, outside source and output. If a sample has
+            several files, as an image and a mask, all of them are copied.
         seek_points: Keep in the index where the decoding of a JPEG may begin (0.3 % of its bytes),
             so that the native core decodes only the part that a crop needs.
         check: "header" reads the header of each image; "decode" decodes each image whole.

@@ -17,6 +17,8 @@ import pytest
 
 import packio
 from packio import registry
+from packio.inspecting import replaying
+from packio.loading.order import Order
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -135,6 +137,19 @@ def test_names_say_what_a_function_does_and_what_a_class_is() -> None:
     assert len(names) > 1000
     bare = [name for name in names if _BARE.fullmatch(name)]
     assert len(bare) <= 12, bare  # public properties, as `replaced`, and words of NumPy
+
+
+def test_replay_knows_every_public_sampler() -> None:
+    public = {name for name in packio.__all__ if isinstance(kind := getattr(packio, name), type)
+              and issubclass(kind, Order)}  # fmt: skip
+    assert public == set(replaying._SAMPLERS)
+
+
+def test_what_is_public_is_known_to_type_checkers() -> None:
+    tree = ast.parse((ROOT / "__init__.py").read_bytes())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    assert {alias.asname or alias.name for n in imports for alias in n.names} >= {*packio._PUBLIC}
 
 
 def test_no_plugin_imports_another() -> None:

@@ -55,7 +55,7 @@ class Settings:
             return self
         views = [v.with_size(size) if isinstance(v, BucketCrop) else v for v in self.views]
         sized = dataclasses.replace(self, views=tuple(views))
-        vars(sized)["unchanged"] = self.further_decoder  # it counts
+        vars(sized)["further_decoder"] = self.further_decoder  # it counts
         return sized
 
     @cached_property

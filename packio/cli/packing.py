@@ -159,12 +159,13 @@ def _print_append(report: AppendReport, pack: Path) -> None:
     if report.changed is None:
         done = f"{report.added:,} added{new}{skipped}; {report.known:,} were there"
     else:
-        done = f"nothing added; {report.known:,} are there, {len(report.changed):,} differ"
+        done = f"nothing added, {report.new:,} would be{new}; {report.known:,} were there"
     say(f"{escape(str(pack))}: {done}; {pluralize(report.total, 'image')} in all, "
         f"{report.seconds:.1f} s")  # fmt: skip
-    wheres = ((report.changed, "differ in"), (report.deleted, "are not in"))
+    wheres = ((report.changed, "unlike"), (report.deleted, "not in"))
     for keys, what in wheres:
         if keys:
-            say(f"{len(keys):,} {what} the source; the pack keeps what it has:")
+            samples = pluralize(len(keys), "sample")
+            say(f"{samples} {what} the source; the pack keeps what it has:")
             print_some([escape(key) for key in keys], "(--json lists all)")
     say(f"digest {report.digest}")

@@ -85,11 +85,10 @@ def extract(
     _check_place(pack.path, target, overwrite=overwrite)
     names, wanted = (None if given is None else list(given) for given in (classes, fields))
     run = _Extraction(pack, target, names, split, wanted, progress)
-    is_there = os.path.lexists(target)  # an empty folder, unless `overwrite` is said
     with workshop.open_workshop(target) as shop:
         run.into(shop.built)
         run.report_progress("publishing")
-        shop.publish(overwrite=is_there)
+        shop.publish(overwrite=overwrite)
     return run.report()
 
 

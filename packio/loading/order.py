@@ -43,7 +43,7 @@ class EpochSlice(NamedTuple):
 
 
 class Course(NamedTuple):
-    """What an index carries, so that a worker can compute those after it; pickles as numbers."""
+    """What travels with each index to a worker, which computes the indices that follow."""
 
     kind: type[Order[Any]]
     order: Mapping[str, Any]
@@ -59,9 +59,10 @@ class Course(NamedTuple):
 class Order(DistributedSampler[Item_co]):
     """An order in which each position of an epoch is computed by itself.
 
-    A subclass defines ``_indices``, or ``at`` if a position has a batch, and what `order` says. The
-    order works in any DataLoader, persistent workers included. Crops and flips of packio's datasets
-    depend on the position, so batches are the same for any number of workers and ranks.
+    A subclass defines ``_indices``, or ``at`` if a position has a batch, and by ``_names`` and
+    ``_options`` what `order` says; see "A sampler" in ``docs/extending.md``. The order works in any
+    DataLoader, persistent workers included. Crops and flips of packio's datasets depend on the
+    position, so batches are the same for any number of workers and ranks.
 
     The class is torch's DistributedSampler by name only, so that Lightning does not share out the
     samples a second time. The wrappers of accelerate that share out a sampler are recognised.

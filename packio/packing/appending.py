@@ -58,6 +58,7 @@ class AppendReport:
     digest: str  # hexadecimal SHA-256 of the index
     seconds: float  # of the whole run
     warnings: tuple[str, ...] = ()  # one line each
+    new: int = 0  # samples that the pack lacks: where `compare` is said, appending would add them
 
 
 def append(
@@ -109,7 +110,8 @@ def append(
         with _open_pack(out, source) as pack:
             _check_sharded(pack)
             growth = compare_keys(pack)
-            return _report(pack, growth, began, tuple(find_changed_keys(pack, growth)))
+            report = _report(pack, growth, began, tuple(find_changed_keys(pack, growth)))
+            return dataclasses.replace(report, new=len(growth.new.keys))
     check_none_left(out, "appending")
     was_killed = os.path.lexists(out.with_name(out.name + indexfile.APPENDING_SUFFIX))
     with (
@@ -201,11 +203,13 @@ def _add(
     out = pack.index_file.path.parent
     full = [(n, s) for n, s in zip(names, shards, strict=True) if s.metadata["samples"]]
     skipped = len(assembly.list_skipped(shards)) + len(growth.new.unlisted)
+    if not full and not growth.new_classes:
+        return dataclasses.replace(report, skipped=skipped)
     built.mkdir(exist_ok=True)
     whole = _whole_sidecars(pack)
     columns = _columns(pack, full, growth, whole, built)
     index = built / indexfile.INDEX_NAME
-    digest = indexfile.write(index, columns, _metadata(pack, full, growth, skipped))
+    digest = indexfile.write(index, columns, _metadata(pack, full, growth))
     # The old index names neither the new shards nor the files of the whole pack as they are now:
     # these come last. `_undo_killed` takes both back after a kill before the new index came.
     paths = sorted(built.iterdir(), key=lambda path: (path.name in whole, path.name))
@@ -312,7 +316,7 @@ def _linked_beside(pack: opening.Pack, built: Path, whole: set[str]) -> Iterator
 
 
 def _metadata(
-    pack: opening.Pack, full: Sequence[tuple[str, indexfile.Index]], growth: Growth, skipped: int
+    pack: opening.Pack, full: Sequence[tuple[str, indexfile.Index]], growth: Growth
 ) -> dict[str, Any]:
     metadata, new = dict(pack.metadata), assembly.describe_shards(full)
     counts, added = metadata["counts"], sum(shard["samples"] for shard in new)
@@ -322,9 +326,9 @@ def _metadata(
         "fields": assembly.all_fields([pack.fields, *(s.fields for _, s in full)]),
         "shards": [*metadata["shards"], *new],
         "classes": [*pack.classes, *growth.new_classes],
+        # What could not be added is told each time, and counted once: by the run that packed.
         "counts": {
-            "found": counts["found"] + added + skipped, "packed": counts["packed"] + added,
-            "skipped": counts["skipped"] + skipped,
+            **counts, "found": counts["found"] + added, "packed": counts["packed"] + added,
         },
         "recipe": Recipe.from_metadata(metadata).as_json(),
         "plan": hashlib.sha256(" ".join(plans).encode()).hexdigest(),

@@ -223,10 +223,13 @@ def _check(
             f"quarantine={os.fspath(quarantine)!r}: say on_error='quarantine' as well; now it is "
             f"{on_error!r}"
         )
+    if quarantine is not None and urls.parse(quarantine) is not None:
+        raise OptionError(f"quarantine={os.fspath(quarantine)!r}: expected a folder on a disk")
     if quarantine is not None and urls.parse(out) is None:
-        folder, whole = Path(os.path.realpath(quarantine)), Path(os.path.realpath(out))
-        own = {whole, workshop.Workshop.locate(whole).folder}  # which the run itself replaces
-        if own & {folder, *folder.parents}:
+        folder = Path(os.path.realpath(quarantine))
+        places = [absolute(out), Path(os.path.realpath(out))]  # the output may be a link
+        own = [one for p in places for one in (p, workshop.Workshop.locate(p).folder)]
+        if {Path(os.path.realpath(one)) for one in own} & {folder, *folder.parents}:
             raise OptionError(
                 f"quarantine={os.fspath(quarantine)!r}: lies within {out}; choose another place"
             )

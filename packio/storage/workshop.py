@@ -59,6 +59,7 @@ class Workshop:
         self.built: Path = folder / BUILT
         self.shards: Path = folder / SHARDS  # the journal's folder
         self.keep: bool = True  # the journal stays for another run if this one fails
+        self.is_complete: bool = False  # all is built, and only its place may be taken
 
     @staticmethod
     def locate(out: Path, suffix: str = UNFINISHED_SUFFIX) -> Workshop:
@@ -106,7 +107,10 @@ class Workshop:
                     moved.rename(self.built / moved.name)  # the next run takes it over
             old = sorted(replaced.iterdir()) if replaced.exists() else []
             for path in old:  # over the new files that were in place
-                path.replace(self.out.parent / path.name)
+                target = self.out.parent / path.name
+                if path.is_dir() or target.is_dir():
+                    files.remove(target)
+                path.replace(target)
 
     def remove(self) -> None:
         """Remove the workshop, but for a journal that stays, or the lock of a run that follows."""
@@ -124,26 +128,30 @@ class Workshop:
         self, names: Sequence[str] | None = None, old: Sequence[str] = (), *, overwrite: bool
     ) -> None:
         """Make all files durable and move them into place; only `overwrite` replaces an output."""
-        if not overwrite and os.path.lexists(self.out):
-            raise OutputExistsError(
-                f"{self.out}: somebody made it while this run was at work; move it away, and run "
-                "again to go on"
-            )
+        self.is_complete = True
         files.sync_tree(self.built)
-        if names is None:
+        if not overwrite:
+            with suppress(OSError):  # an empty folder may go
+                self.out.rmdir()
             if os.path.lexists(self.out):
+                raise OutputExistsError(
+                    f"{self.out}: somebody made it while this run was at work; move it away, and "
+                    "run again to go on"
+                )
+        if names is None:
+            if overwrite and os.path.lexists(self.out):
                 self.out.rename(self.folder / REPLACED)
             self.built.rename(self.out)
         else:
-            self._publish_files(names, old)
+            self._publish_files(names, old, overwrite=overwrite)
         files.sync(self.out.parent)
 
-    def _publish_files(self, names: Sequence[str], old: Sequence[str]) -> None:
+    def _publish_files(self, names: Sequence[str], old: Sequence[str], *, overwrite: bool) -> None:
         """Put the files in place one by one; an interruption before the last is undone."""
         here = self.out.parent
         there = {n for n in (*names, *old) if os.path.lexists(here / n)}
         strangers = sorted(there - set(old))
-        if strangers and not os.path.lexists(self.out):  # else all of them are replaced
+        if strangers and not (overwrite and os.path.lexists(self.out)):  # else all are replaced
             raise OutputExistsError(
                 f"{self.out}: {', '.join(strangers)} beside it exists and belongs to no pack; "
                 "move it away, or choose another name"
@@ -187,7 +195,7 @@ def open_workshop(
             files.sync(out.parent)
     except BaseException as raised:
         error = MemoryError() if memory.ran_out(raised) else raised
-        shop.keep = (
+        shop.keep = shop.is_complete or (
             isinstance(error, _MENDABLE)
             and not isinstance(error, OutputExistsError)
             # an output that is there already was not readable, or this run would not have begun

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from packio.batches.framing import Settings
 from packio.errors import OptionError
 from packio.images.bucketing import (
     BucketCrop,
@@ -19,6 +20,7 @@ from packio.images.bucketing import (
     parse_buckets,
     sizes_of_area,
 )
+from packio.images.decoders import Decoder
 
 _SIDES = st.integers(1, 64)
 _SIZES = st.lists(st.tuples(_SIDES, _SIDES), min_size=1, max_size=8, unique=True)
@@ -139,6 +141,15 @@ def test_every_place_of_a_random_box_comes_as_often() -> None:
     assert {p: places.count(p) for p in set(places)} == dict.fromkeys(range(5), 200) | {4: 199}
     starts = [crop.frame(2, 8, [n / 999, 0.5]).out_top for n in range(999)]
     assert {s: starts.count(s) for s in set(starts)} == dict.fromkeys((0, -1, -2), 333)
+
+
+def test_settings_of_another_size_count_with_the_same_decoders() -> None:
+    whole = Settings((BucketCrop((4, 8)), None), 0.5, 0, Decoder("pillow", "RGB"), True)
+    further = whole.further_decoder
+    sized = whole.with_size((8, 4))
+    assert sized.views[0] != whole.views[0]
+    assert sized.further_decoder is further
+    assert sized.decoder is whole.decoder
 
 
 @pytest.mark.parametrize(

@@ -486,6 +486,8 @@ HOSTILE: list[tuple[tuple[Any, ...], Any]] = [
     (("stretches",), [math.nan]), (("left_out",), [[0, 0, math.inf]]),
     (("dataset", "parts"), 7), (("dataset", "parts"), [None]), (("dataset", "parts"), ["x"]),
     (("dataset", "parts", 0, "samples"), "x"), (("dataset", "parts", 0, "samples"), []),
+    (("dataset", "parts", 0, "samples"), 10**5000),
+    (("dataset", "parts", 0, "samples"), torch.zeros(2)), (("dataset", "parts"), [[1]]),
     (("dataset", "parts", 0, "hflip"), "x"), (("stretches",), [[0, 1 << 62, 0, 1, 1]]),
     (("dataset", "parts", 0, "crop"), 7), (("dataset", "parts", 0, "crop"), {"name": []}),
     (("dataset", "parts", 0, "crop"), {"name": "Geometry"}),

@@ -779,6 +779,19 @@ def test_the_command_looks_at_a_pack(pack: pathlib.Path, tmp_path: pathlib.Path)
     assert Diagnosis.from_dict(found).verdict == found["verdict"]
 
 
+@pytest.mark.parametrize(
+    "text", ["import sys; sys.exit(3)", "def __getattr__(n): raise ValueError"]
+)
+def test_a_module_that_fails_is_told(
+    text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fails_at_once.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "fails_at_once", raising=False)
+    with pytest.raises(DiagnosisError, match="fails_at_once"):
+        setups.make_loader("fails_at_once:x")
+
+
 def test_the_command_explains_a_name_that_is_none(tmp_path: pathlib.Path) -> None:
     done = _doctor("nowhere:make", cwd=tmp_path)
     assert done.returncode == OptionError.exit_code

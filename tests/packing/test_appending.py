@@ -105,6 +105,7 @@ def test_changed_and_deleted_samples_are_listed_and_kept(
     before = packio.open(out).digest
     for total in (25, 26, 26):
         report = packio.append(out, source, compare=True)
+        assert report.new == 26 - total
         assert (report.changed, report.deleted) == ((differs,), (gone,))
         assert (report.added, report.total, report.digest) == (0, total, before)
         report = packio.append(out, source)
@@ -130,7 +131,11 @@ def test_a_bad_new_image_adds_nothing_or_is_left_out(
     assert packio.open(out).digest == digest
     report = packio.append(out, grown, on_error="skip")
     assert (report.skipped, report.total) == (1, 25)
-    assert packio.open(out).metadata["counts"]["skipped"] == 1
+    counts = {"found": 25, "packed": 25, "skipped": 0}  # what is bad is told, and not counted
+    assert packio.open(out).metadata["counts"] == counts
+    again = packio.append(out, grown, on_error="skip")
+    assert (again.skipped, again.added, again.digest) == (1, 0, report.digest)
+    assert packio.open(out).metadata["counts"] == counts
 
 
 def test_what_was_encoded_anew_is_appended_so(
@@ -427,6 +432,6 @@ def test_the_command_compares_without_appending(tmp_path: pathlib.Path) -> None:
     _list(source, "a.png", "b.png", "c.png")
     command = [sys.executable, "-m", "packio", "append", str(out), str(source), "--compare"]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert "nothing added; 2 are there, 1 differ; 2 images in all" in said
-    assert "1 differ in the source; the pack keeps what it has:\n  b.png" in said
+    assert "nothing added, 1 would be; 2 were there; 2 images in all" in said
+    assert "1 sample unlike the source; the pack keeps what it has:\n  b.png" in said
     assert len(packio.open(out)) == 2

@@ -11,6 +11,7 @@ import made
 import pytest
 
 import packio
+from packio.inspecting.extracting import extract
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,6 +55,42 @@ def test_packing(suffix: str, is_there: bool, small: Path, tmp_path: Path) -> No
         assert not [name for name in os.listdir(place) if "packio-" in name]
         _remove_all(place)
     assert _LATE + 10 < at < _MANY
+
+
+@pytest.mark.long
+def test_packing_a_file_over_a_folder(small: Path, tmp_path: Path) -> None:
+    """A target of shards gives way to one of a single file, and comes back if the run is killed."""
+    place = tmp_path / "out"
+    place.mkdir()
+    out = place / "x.tar"
+    for at in range(_LATE, _MANY):
+        packio.pack(small, out, limit=2, shards=2)
+        if not killing.killed(lambda: packio.pack(small, out, overwrite=True), at):
+            break
+        packio.pack(small, out, overwrite=True)
+        assert len(packio.open(out)) == 6
+        assert sorted(os.listdir(place)) == ["x.tar", "x.tar.idx", "x.tar.packio"]
+        _remove_all(place)
+    assert _LATE + 10 < at < _MANY
+
+
+def test_extracting_over_a_folder(small: Path, tmp_path: Path) -> None:
+    place, source = tmp_path / "out", tmp_path / "x.tar"
+    place.mkdir()
+    packio.pack(small, source)
+    for at in range(1, _MANY):
+        (place / "images").mkdir()
+        (place / "images" / "old.txt").write_bytes(b"old")
+        if not killing.killed(lambda: extract(source, place / "images", overwrite=True), at):
+            break
+        extract(source, place / "images", overwrite=True)
+        assert os.listdir(place) == ["images"]
+        assert {p.read_bytes() for p in (place / "images").rglob("*.png")} == {
+            p.read_bytes() for p in small.rglob("*.png")
+        }
+        assert not (place / "images" / "old.txt").exists()
+        _remove_all(place)
+    assert 10 < at < _MANY
 
 
 @pytest.mark.parametrize("suffix", [".tar", ".rec"])

@@ -391,6 +391,51 @@ def test_the_quarantine_does_not_lie_within_the_output(
     assert not list(tmp_path.iterdir())
 
 
+def test_the_quarantine_does_not_lie_behind_a_link_to_the_output(
+    small: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "x.lmdb").symlink_to(tmp_path / "real")
+    for place in ("real/q", "real.packio-tmp/q", "x.lmdb/q", "x.lmdb.packio-tmp/q"):
+        with pytest.raises(OptionError, match="lies within"):
+            packio.pack(
+                small, tmp_path / "x.lmdb", on_error="quarantine", quarantine=tmp_path / place
+            )
+
+
+def test_the_quarantine_is_a_folder_on_a_disk(small: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(OptionError, match="a folder on a disk"):
+        packio.pack(small, tmp_path / "x.tar", on_error="quarantine", quarantine="s3://b/q")
+
+
+def test_bad_samples_whose_keys_are_no_names_of_files_are_told_alone(
+    small: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    """One key is the folder of another, one has a zero byte, one is too long."""
+    items = [
+        {"key": key, "image": b"no image"} for key in ("x", "x/y", "a\0b", "long" * 100, "bad/z")
+    ]
+    report = packio.pack(
+        [*items, {"key": "good", "image": next(small.rglob("*.png")).read_bytes()}],
+        tmp_path / "x.tar", on_error="quarantine", quarantine=tmp_path / "q",
+    )  # fmt: skip
+    assert (report.packed, report.quarantined, len(report.skipped)) == (1, 2, 5)
+    copies = _files(tmp_path / "q")
+    assert set(copies.values()) == {b"no image"}
+    assert copies.keys() in ({"x", "bad/z"}, {"x/y", "bad/z"})
+
+
+def test_a_quarantine_with_too_long_a_name_stops_the_run(
+    small: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    source = shutil.copytree(small, tmp_path / "s")
+    (source / "class 1" / "bad.png").write_bytes(b"no image")
+    with pytest.raises(OutputError, match="bad image cannot be copied"):
+        packio.pack(
+            source, tmp_path / "x.tar", on_error="quarantine", quarantine=tmp_path / ("q" * 300)
+        )
+
+
 def test_a_quarantine_that_cannot_be_written_stops_the_run(
     small: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

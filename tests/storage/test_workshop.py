@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import pathlib
+import shutil
 import subprocess
+from typing import Any
 
 import pytest
 
 import packio
-from packio.errors import CannotCreateError
+from packio.errors import CannotCreateError, OutputExistsError
 from packio.inspecting.extracting import extract
 from packio.storage import workshop
+from packio.system import files
 
 
 @pytest.fixture
@@ -119,6 +122,55 @@ def test_a_killed_run_leaves_a_workshop_that_the_next_one_clears(tmp_path: pathl
     (folder / workshop.LOCK).touch()
     workshop.tidy(tmp_path / "out")
     assert _listing(tmp_path) == []
+
+
+def _appears(out: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let somebody make a file, or a folder with one, while a run makes its own files durable."""
+    sync_tree = files.sync_tree
+
+    def sync_and_appear(folder: pathlib.Path) -> None:
+        sync_tree(folder)
+        if out.suffix == ".tar":
+            out.write_bytes(b"theirs")
+        else:
+            out.mkdir(exist_ok=True)
+            (out / "theirs.txt").write_bytes(b"theirs")
+
+    monkeypatch.setattr(files, "sync_tree", sync_and_appear)
+
+
+def _theirs(out: pathlib.Path) -> bytes:
+    return (out if out.is_file() else out / "theirs.txt").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"), [("x.tar", {}), ("x.zarr", {}), ("x.lmdb", {}), ("x.tar", {"shards": 2})]
+)
+def test_what_appears_at_the_last_moment_stays_and_the_rerun_goes_on(
+    name: str, asked: dict[str, Any], image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    out = tmp_path / name
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _appears(out, monkeypatch)
+        with pytest.raises(OutputExistsError, match=r"somebody made it|exists"):
+            packio.pack(image_folder, out, **asked)
+    assert _theirs(out) == b"theirs"
+    shutil.rmtree(out) if out.is_dir() else out.unlink()
+    report = packio.pack(image_folder, out, **asked)
+    assert report.resumed > 0
+    assert packio.verify(out).damages == ()
+
+
+def test_a_file_that_appears_in_the_folder_of_an_extraction_stays(
+    image_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packio.pack(image_folder, tmp_path / "x.tar")
+    out = tmp_path / "images"
+    out.mkdir()
+    _appears(out, monkeypatch)
+    with pytest.raises(OutputExistsError, match="somebody made it"):
+        extract(tmp_path / "x.tar", out)
+    assert _listing(out) == ["theirs.txt"]
 
 
 def test_a_file_system_that_makes_nothing_is_an_error(image_folder: pathlib.Path) -> None:

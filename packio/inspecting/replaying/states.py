@@ -84,7 +84,7 @@ def refusing(what: str) -> Iterator[None]:
     except PackioError:
         raise
     except (
-        ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
+        ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,
     ) as error:  # fmt: skip
         raise StateError(f"{what} makes no sense: {error!r}") from error
 
@@ -190,6 +190,7 @@ def open_packs(paths: Sequence[_Path], options: dict[str, Any], state: State) ->
     return (datasets[0] if len(datasets) == 1 else ConcatPacks(datasets)), bool(parts) or crops
 
 
+@refusing("what the state says of the dataset")
 def check_parts(
     own: Sequence[Mapping[str, Any]], state: State, given: Collection[str] = ()
 ) -> None:

@@ -142,7 +142,7 @@ def explain_errors(what: str) -> Iterator[None]:
         yield
     except PackioError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise DiagnosisError(f"{what}: {type(error).__name__}: {error}") from error
 
 
@@ -165,10 +165,10 @@ def find_object(name: str, option: str = "") -> Any:
             if error.name not in (module, module.partition(".")[0]):  # one that the module imports
                 raise
             raise OptionError(f"{name}: {error}") from error
-    try:
-        return operator.attrgetter(names)(imported)
-    except AttributeError as error:
-        raise OptionError(f"{name}: {error}") from error
+        try:
+            return operator.attrgetter(names)(imported)
+        except AttributeError as error:
+            raise OptionError(f"{name}: {error}") from error
 
 
 def make_loader(name: str) -> Any:

@@ -32,7 +32,9 @@ from packio.system.pools import ThreadPool
 
 CHECKS = ("header", "decode")
 _NOTHING = image_record(b"")
-_NO_NAME = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)  # a key that no file can have as name
+_NO_NAME = (  # a key that no file can have as name, or the folder of another bad key
+    errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.EEXIST, errno.ENOTDIR, errno.EISDIR,
+)  # fmt: skip
 _CHUNK_FILES, _CHUNK_BYTES = 32, 4 << 20  # one task of a thread
 _PIXEL_FILES, _PIXEL_BYTES = 8, 1 << 20  # where it holds pixels, too
 
@@ -232,21 +234,29 @@ def keep_copy(listing: Listing, read: ReadSample, folder: Path) -> bool:
             copies = {name: Path(os.fsdecode(os.path.join(root, name))).read_bytes()
                       for name in own}  # fmt: skip
     copied = False
-    for name, data in copies.items():
-        target = Path(os.path.normpath(folder / os.fsdecode(name).lstrip("/")))
-        if folder in target.parents:  # a key may lead out of the folder
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(data)
-                copied = True
-            except OSError as error:
-                if error.errno in _NO_NAME:
-                    continue
-                raise OutputError(
-                    f"{folder}: a bad image cannot be copied to it: {error.strerror or error}"
-                ) from error
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in copies.items():
+            target = Path(os.path.normpath(folder / os.fsdecode(name).lstrip("/")))
+            if folder in target.parents and b"\0" not in name:  # a key may lead out of the folder
+                copied |= _write_copy(target, data)
+    except OSError as error:
+        raise OutputError(
+            f"{folder}: a bad image cannot be copied to it: {error.strerror or error}"
+        ) from error
     return copied
+
+
+def _write_copy(target: Path, data: bytes) -> bool:
+    """Write a file; tell whether it can have this name."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+    except OSError as error:
+        if error.errno not in _NO_NAME:
+            raise
+        return False
+    return True
 
 
 def _damaged_levels(record: Record[Field], *, decodes: bool) -> dict[str, str]:

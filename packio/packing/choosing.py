@@ -102,79 +102,98 @@ class Choice:
             del found["seed"]
         return {n: v for n, v in found.items() if v != getattr(_ALL, n) or n == "seed"}
 
-    def choose(self, listing: Listing) -> Listing:
-        """The listing of the chosen samples."""
-        chosen = self._first(self._deduplicate(self._match(listing)))
-        if listing.keys and not chosen.keys:
+    def choose(self, listing: Listing, known: Collection[bytes] | None = None) -> Listing:
+        """The chosen samples of a listing; or of one that has grown, those that appending takes.
+
+        `known` are the keys of the pack that grows. What the choice left out before does not come
+        back: samples that no pattern takes, samples with the bytes of an earlier sample, and
+        samples beyond the limit; warnings count the first and the last. New samples get their
+        splits by a threshold on a hash of their keys, so that one more sample moves no other.
+        """
+        keys, grows, known = listing.keys, known is not None, known or ()
+        warnings = [*listing.warnings]
+        unlisted = [bad for bad in listing.unlisted if self._may_hold(os.fsdecode(bad[0]))]
+        taken = self._match(keys)
+        patterns = f"include={list(self.include)}, exclude={list(self.exclude)}"
+        if keys and not taken and not grows:
             raise SourceError(
-                f"{listing.root or 'the source'}: none of {len(listing.keys)} samples is chosen by "
-                f"include={list(self.include)}, exclude={list(self.exclude)}"
+                f"{listing.root or 'the source'}: none of {len(keys)} samples is chosen by "
+                f"{patterns}"
             )
-        return _split(chosen, self.split, self.seed) if self.split else chosen
-
-    def choose_new(self, listing: Listing, known: Collection[bytes]) -> Listing:
-        """The samples that appending takes, of a listing that has grown.
-
-        What the choice left out before does not come back: samples that no pattern takes, samples
-        with the bytes of an earlier sample, and samples beyond the limit; warnings count the first
-        and the last. New samples get their splits by a threshold on a hash of their keys, so that
-        one more sample moves no other.
-        """
-        found = len(listing.keys)
-        listing = self._match(listing)
-        if left := found - len(listing.keys):
-            listing = _with_warning(
-                listing, f"{left:,} samples of the source are left out: the pack was made with "
-                f"include={list(self.include)}, exclude={list(self.exclude)}",
-            )  # fmt: skip
-        old_first = sorted(range(len(listing.keys)), key=lambda i: listing.keys[i] not in known)
-        listing = self._deduplicate(listing.take(old_first))  # of equal samples the first stays
-        new = [i for i, key in enumerate(listing.keys) if key not in known]
-        there = len(listing.keys) - len(new)
-        listing = self._first(listing.take(new), there)
-        if left := len(new) - len(listing.keys):
-            listing = _with_warning(
-                listing, f"{left:,} new samples are left out: the pack was made with "
-                f"limit={self.limit}, and {there:,} samples of the source are in it",
-            )  # fmt: skip
-        if not self.split:
-            return listing
-        edges = np.cumsum([share for _, share in self.split])
-        drawn = [int.from_bytes(_hash_of(key, self.seed), "big") / 2**64 for key in listing.keys]
-        splits = np.searchsorted(edges, drawn, "right").clip(max=len(edges) - 1).astype(np.uint8)
-        names = [name for name, _ in self.split]
-        return dataclasses.replace(listing, splits=splits, split_names=names)
-
-    def _deduplicate(self, listing: Listing) -> Listing:
-        if self.dedupe is not None:
-            listing = deduplicate(listing, drop=self.dedupe != "report")
-        return drop_near(listing) if self.dedupe == "near" else listing
-
-    def _first(self, listing: Listing, there: int = 0) -> Listing:
-        """The samples in their order, up to the limit, of which some are there already.
-
-        If there are enough, what cannot be listed is not missed.
-        """
+        if grows and (left := len(keys) - len(taken)):
+            warnings.append(f"{left:,} samples of the source are left out: the pack was made with "
+                            f"{patterns}")  # fmt: skip
+        old, new = (
+            [i for i in taken if keys[i] in known],
+            [i for i in taken if keys[i] not in known],
+        )
+        gone = self._find_twins(listing, [*old, *new], warnings)  # of equal samples the first stays
+        dropped = [*listing.dropped, *((keys[i], why) for i, why in gone.items())]
+        old, new = ([i for i in part if i not in gone] for part in (old, new))
         if self.shuffle is not None:
-            listing = listing.take(_order(listing.keys, self.shuffle))
-        limit = len(listing.keys) + 1 if self.limit is None else max(self.limit - there, 0)
-        if limit > len(listing.keys):
-            return listing
-        if listing.unlisted:
-            shown = ", ".join(ascii(os.fsdecode(key)) for key, _ in listing.unlisted[:_SHOWN])
-            listing = _with_warning(
-                listing, "cannot be listed, and not missed, as "
-                f"limit={limit} is reached: {len(listing.unlisted)}, as {shown}",
-            )  # fmt: skip
-        return dataclasses.replace(listing.take(range(limit)), unlisted=[])
+            new = _order(keys, new, self.shuffle)
+        if self.limit is not None and self.limit <= len(old) + len(new):
+            if unlisted:
+                shown = ", ".join(ascii(os.fsdecode(key)) for key, _ in unlisted[:_SHOWN])
+                warnings.append(
+                    f"cannot be listed, and not missed, as limit={self.limit} is reached: "
+                    f"{len(unlisted)}, as {shown}"
+                )
+            room, unlisted = max(self.limit - len(old), 0), []
+            if grows and len(new) > room:
+                warnings.append(
+                    f"{len(new) - room:,} new samples are left out: the pack was made with "
+                    f"limit={self.limit}, and {len(old):,} samples of the source are in it"
+                )
+            new = new[:room]
+        chosen = dataclasses.replace(
+            listing if new == [*range(len(keys))] else listing.take(new),
+            warnings=warnings, dropped=dropped, unlisted=unlisted,
+        )  # fmt: skip
+        if not self.split:
+            return chosen
+        splits = self._draw_splits(chosen, by_hash=grows)
+        return dataclasses.replace(
+            chosen, splits=splits, split_names=[name for name, _ in self.split]
+        )
 
-    def _match(self, listing: Listing) -> Listing:
-        """The samples that the patterns take, and the unreadable paths that may hold such ones."""
+    def _draw_splits(self, listing: Listing, *, by_hash: bool) -> np.ndarray:
+        """Split of each sample: by a hash of its key, or so that all classes have the shares."""
+        edges, keys = np.cumsum([share for _, share in self.split]), listing.keys
+        if by_hash:
+            drawn = [int.from_bytes(_hash_of(key, self.seed), "big") / 2**64 for key in keys]
+            return np.searchsorted(edges, drawn, "right").clip(max=len(edges) - 1).astype(np.uint8)
+        groups: dict[int, list[int]] = {}
+        labels = listing.labels if isinstance(listing.labels, list) else None
+        for i in _order(keys, range(len(keys)), self.seed):
+            groups.setdefault(labels[i] if labels is not None else 0, []).append(i)
+        splits = np.zeros(len(keys), np.uint8)
+        for number, label in enumerate(sorted(groups)):
+            members = groups[label]
+            offset = (number + 1) * _GOLDEN % 1  # many small classes add up to the shares, too
+            places = (np.arange(len(members)) + offset) / len(members)
+            splits[members] = np.searchsorted(edges, places, "right").clip(max=len(edges) - 1)
+        return splits
+
+    def _match(self, keys: Sequence[bytes]) -> Sequence[int]:
+        """Positions of the keys that the patterns take."""
+        every = range(len(keys))
         if not (self.include or self.exclude):
-            return listing
-        keep = [i for i, key in enumerate(listing.keys) if self._is_wanted(os.fsdecode(key))]
-        left = [bad for bad in listing.unlisted if self._may_hold(os.fsdecode(bad[0]))]
-        return dataclasses.replace(listing.take(keep), unlisted=left)
+            return every
+        return [i for i in every if self._is_wanted(os.fsdecode(keys[i]))]
+
+    def _find_twins(
+        self, listing: Listing, positions: list[int], warnings: list[str]
+    ) -> dict[int, str]:
+        """Position of each sample that is left out as an earlier one's twin → why; warn of all."""
+        gone: dict[int, str] = {}
+        for kind in _TWINS if self.dedupe == "near" else _TWINS[:1] if self.dedupe else ():
+            twins = kind.find(listing, [i for i in positions if i not in gone])
+            if twins:
+                warnings.append(_describe(listing, twins, kind, drops=self.dedupe != "report"))
+            if self.dedupe != "report":
+                gone |= {i: f"{kind.alike} {listing.keys[j]!a}" for i, j in twins}
+        return gone
 
     def _may_hold(self, path: str) -> bool:
         """Tell whether a path that cannot be listed may be, or hold, a sample that is wanted."""
@@ -193,97 +212,74 @@ class Choice:
 _ALL = Choice()
 
 
-def _with_warning(listing: Listing, warning: str) -> Listing:
-    return dataclasses.replace(listing, warnings=[*listing.warnings, warning])
-
-
 def _hash_of(key: bytes, seed: int) -> bytes:
     return hashlib.blake2b(
         key, digest_size=8, salt=seed.to_bytes(16, "little", signed=True)
     ).digest()
 
 
-def _order(keys: Sequence[bytes], seed: int) -> list[int]:
-    return sorted(range(len(keys)), key=lambda i: (_hash_of(keys[i], seed), keys[i]))
+def _order(keys: Sequence[bytes], positions: Iterable[int], seed: int) -> list[int]:
+    return sorted(positions, key=lambda i: (_hash_of(keys[i], seed), keys[i]))
 
 
-def _split(listing: Listing, shares: Sequence[tuple[str, float]], seed: int) -> Listing:
-    """Give each sample a split, so that splits have the same shares of each class, rounded."""
-    groups: dict[int, list[int]] = {}
-    labels = listing.labels if isinstance(listing.labels, list) else None
-    for i in _order(listing.keys, seed):
-        groups.setdefault(labels[i] if labels is not None else 0, []).append(i)
-    splits = np.zeros(len(listing.keys), np.uint8)
-    edges = np.cumsum([share for _, share in shares])
-    for number, label in enumerate(sorted(groups)):
-        members = groups[label]
-        offset = (number + 1) * _GOLDEN % 1  # many small classes add up to the shares, too
-        places = (np.arange(len(members)) + offset) / len(members)
-        splits[members] = np.searchsorted(edges, places, "right").clip(max=len(shares) - 1)
-    return dataclasses.replace(listing, splits=splits, split_names=[name for name, _ in shares])
-
-
-def deduplicate(listing: Listing, *, drop: bool) -> Listing:
-    """Find samples with the same bytes. Only samples of equal size are read."""
-    order = np.argsort(np.asarray(listing.sizes, np.int64), kind="stable")
-    sizes = np.asarray(listing.sizes, np.int64)[order]
-    same = np.zeros(len(sizes), bool)
-    same[1:] = sizes[1:] == sizes[:-1]
-    same[:-1] |= sizes[:-1] == sizes[1:]
-    suspects = np.sort(order[same]).tolist()
+def _find_same(listing: Listing, positions: Sequence[int]) -> list[tuple[int, int]]:
+    """Samples with the bytes of an earlier one, and that one. Only those of equal size are read."""
+    sizes = np.asarray(listing.sizes, np.int64)[positions]
+    _, group, counts = np.unique(sizes, return_inverse=True, return_counts=True)
+    suspects = [positions[i] for i in np.flatnonzero(counts[group.reshape(-1)] > 1).tolist()]
 
     def digest_of(image: Field) -> bytes:
         return hashlib.blake2b(image.data, digest_size=16).digest()
 
-    read = functools.partial(_read_each, listing, digest_of)
-    digests = map_chunks(read, suspects, _THREADS)
+    digests = map_chunks(functools.partial(_read_each, listing, digest_of), suspects, _THREADS)
     first: dict[bytes, int] = {}
-    twins = [
+    return [
         (i, first[digest])
         for i, digest in zip(suspects, digests, strict=True)
         if digest is not None and first.setdefault(digest, i) != i
     ]
-    what = "samples with the bytes of an earlier one"
-    return _leave_out(listing, twins, what, ("=", "the same bytes as"), drop=drop)
 
 
-def drop_near(listing: Listing) -> Listing:
-    """Leave out each image that looks like an earlier one that stays; all images are decoded."""
+def _find_near(listing: Listing, positions: Sequence[int]) -> list[tuple[int, int]]:
+    """Images that look like an earlier one that stays, and that one; all images are decoded."""
     decoder = Decoder("auto", "RGB")
 
     def hash_field(image: Field) -> int:
         return hash_image(decoder, image.data, image.facts or encodings.read_facts(image.data))
 
     read = functools.partial(_read_each, listing, hash_field)
-    hashes = list(map_chunks(read, range(len(listing.keys)), processors.usable()))
-    twins = [(twin.position, twin.of) for twin in group_twins(hashes, perceptual.THRESHOLD)]
-    what = "images that look like an earlier one"
-    return _leave_out(listing, twins, what, ("~", "looks like"), drop=True)
+    hashes = list(map_chunks(read, positions, processors.usable()))
+    twins = group_twins(hashes, perceptual.THRESHOLD)
+    return [(positions[twin.position], positions[twin.of]) for twin in twins]
 
 
-def _leave_out(
-    listing: Listing, twins: list[tuple[int, int]], what: str, like: tuple[str, str], *, drop: bool
-) -> Listing:
-    if not twins:
-        return listing
+class _TwinKind(NamedTuple):
+    """A way in which samples are alike, and the words for it."""
+
+    find: Callable[[Listing, Sequence[int]], list[tuple[int, int]]]
+    what: str
+    sign: str
+    alike: str
+
+
+_TWINS = (
+    _TwinKind(_find_same, "samples with the bytes of an earlier one", "=", "the same bytes as"),
+    _TwinKind(_find_near, "images that look like an earlier one", "~", "looks like"),
+)
+
+
+def _describe(
+    listing: Listing, twins: Sequence[tuple[int, int]], kind: _TwinKind, *, drops: bool
+) -> str:
+    """The warning about twins."""
     shown = ", ".join(
-        f"{listing.keys[i]!a} {like[0]} {listing.keys[j]!a}" for i, j in twins[:_SHOWN]
+        f"{listing.keys[i]!a} {kind.sign} {listing.keys[j]!a}" for i, j in twins[:_SHOWN]
     )
-    differ = sum(
-        listing.labels is not None
-        and not np.array_equal(np.asarray(listing.label(i)), np.asarray(listing.label(j)))
-        for i, j in twins
-    )
+    labels = listing.labels
+    differ = labels is not None and sum(not np.array_equal(labels[i], labels[j]) for i, j in twins)
     others = f" ({differ} of them with another label)" if differ else ""
-    done = "left out" if drop else "kept; leave them out with --dedupe drop"
-    warning = f"{what}: {len(twins)}{others}, {done}: {shown}"
-    listing = dataclasses.replace(listing, warnings=[*listing.warnings, warning])
-    if not drop:
-        return listing
-    gone = {i for i, _ in twins}
-    dropped = [(listing.keys[i], f"{like[1]} {listing.keys[j]!a}") for i, j in twins]
-    kept = listing.take([i for i in range(len(listing.keys)) if i not in gone])
-    return dataclasses.replace(kept, dropped=[*listing.dropped, *dropped])
+    done = "left out" if drops else "kept; leave them out with --dedupe drop"
+    return f"{kind.what}: {len(twins)}{others}, {done}: {shown}"
 
 
 class Twin(NamedTuple):

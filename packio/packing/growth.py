@@ -64,7 +64,7 @@ def find_growth(
         roots = [name for name in _ROOTS if name in reader.options]
         _check_root(pack, listing, row_of, gone, recipe, roots)
     new, split_names = _with_splits_of(
-        pack, Choice.from_options(recipe.choice).choose_new(listing, row_of)
+        pack, Choice.from_options(recipe.choice).choose(listing, row_of)
     )
     return Growth(
         new, listing.take(there), [row_of[listing.keys[i]] for i in there], gone,

@@ -141,7 +141,7 @@ def pack(
         report = target.pack_to(url, make, resume=resume, overwrite=overwrite)
         return dataclasses.replace(report, seconds=time.monotonic() - began).with_lost(found.lost)
     report = make(out, overwrite=overwrite)
-    if (advice := advise_on_place(out, plan.format)) is not None:
+    if (advice := advise_on_place(out, report.format)) is not None:
         report = dataclasses.replace(report, warnings=(*report.warnings, advice))
     return report
 

@@ -22,9 +22,9 @@ from packio.sources import (
     Context,
     Listing,
     Source,
-    _folders,
     list_samples,
     parse_fields,
+    remark_on_masks,
     set_frames,
 )
 from packio.storage import urls, workshop
@@ -163,7 +163,7 @@ def list_source(
         writing=taken["writer"],
     )  # fmt: skip
     chosen = choice.choose(listing)
-    chosen.warnings.extend(_folders.remark_on_masks(chosen))
+    chosen.warnings.extend(remark_on_masks(chosen))
     return chosen, recipe
 
 

@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import hashlib
 import os
+import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +31,8 @@ from packio.sample.record import IMAGE, MASK, Field, Frame, Record
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _SHOWN = 5  # names in a message
+_LOOKED_AT = 16  # images whose names are looked at
+_MASK_NAME = re.compile(rb"_(mask|gt|seg|segmentation|labelIds)\.[^./]+$")
 
 
 class Flag(str):
@@ -277,13 +280,13 @@ def list_samples(source: Source, what: Any, context: Context) -> Listing:
     if isinstance(what, (str, Path)) and "\0" in str(what):
         raise SourceError(f"{str(what)!a}: a NUL byte is in it, which no path has")
     pattern = context.option("label_regex")
-    if pattern is None:
-        return set_frames(_tell_hidden(source.listing(what, context)), context.options)
-    if clashing := {"labels", "label_col"} & context.options.keys():
+    if pattern is not None and (clashing := {"labels", "label_col"} & context.options.keys()):
         raise OptionError(f"label_regex and {clashing.pop()}: both say what the labels are")
-    found = _tell_hidden(source.listing(what, dataclasses.replace(context, classes=None)))
-    found = found.with_labels(labels_of_keys(found.keys, pattern, context.classes))
-    return set_frames(found, context.options)
+    own = context if pattern is None else dataclasses.replace(context, classes=None)
+    found = set_frames(_tell_hidden(source.listing(what, own)), context.options)
+    if pattern is None:
+        return found
+    return found.with_labels(labels_of_keys(found.keys, pattern, context.classes))
 
 
 def check_choice(name: str, value: Any, *known: str) -> Any:
@@ -317,6 +320,22 @@ def _tell_hidden(found: Listing) -> Listing:
             f"left out: {' and '.join(counts)} ({shown}); to take them, say --include-hidden"
         )
     return found
+
+
+def remark_on_masks(found: Listing) -> Iterator[str]:
+    """Say how to pack pairs, if one of the first files is named as the mask of another."""
+    keys = [] if found.root is None or found.files is not None else found.keys[:_LOOKED_AT]
+    images = {os.path.splitext(key)[0]: key for key in keys}
+    for key in keys:
+        if (end := _MASK_NAME.search(key)) and (image := images.get(key[: end.start()])):
+            name, of, ending = (ascii(os.fsdecode(part))[1:-1] for part in (key, image, end[0]))
+            suffix = os.path.splitext(of)[1]
+            yield (
+                f"{name} is named as the mask of {of}, and is packed as an image; to pack pairs, "
+                f"say --source pairs --images . --masks . --image-suffix {suffix} --mask-suffix "
+                f"{ending}"
+            )
+            return
 
 
 def set_frames(listing: L, options: Mapping[str, Any]) -> L:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from packio.errors import OptionError, SourceError
@@ -38,7 +38,6 @@ _OTHER = re.compile(
 _MASKS = re.compile(r"mask|label|segm|annot|ground.?truth|(^|[^a-z])(gt|seg)([^a-z]|$)").search
 _LOOKED_AT = 16  # images of a folder
 _USUAL = {".txt": "caption", ".caption": "caption", ".npy": "latent"}  # ending → field to suggest
-_MASK_NAME = re.compile(rb"_(mask|gt|seg|segmentation|labelIds)\.[^./]+$")
 
 
 def splits_among(folders: Iterable[str]) -> list[str]:
@@ -227,22 +226,6 @@ def tell_others(found: Listing) -> None:
                 f"{file} lies beside an image; to pack such files as a field, say --field "
                 f"{name}={ending[1:]}:{kind}"
             )
-
-
-def remark_on_masks(found: Listing) -> Iterator[str]:
-    """Say how to pack pairs, if one of the first files is named as the mask of another."""
-    keys = [] if found.root is None or found.files is not None else found.keys[:_LOOKED_AT]
-    images = {_stem(key): key for key in keys}
-    for key in keys:
-        if (end := _MASK_NAME.search(key)) and (image := images.get(key[: end.start()])):
-            name, of, ending = (ascii(os.fsdecode(part))[1:-1] for part in (key, image, end[0]))
-            suffix = os.path.splitext(of)[1]
-            yield (
-                f"{name} is named as the mask of {of}, and is packed as an image; to pack pairs, "
-                f"say --source pairs --images . --masks . --image-suffix {suffix} --mask-suffix "
-                f"{ending}"
-            )
-            return
 
 
 def _beside_first(found: Listing, ending: str) -> str | None:

@@ -106,7 +106,7 @@ def test_paths_that_cannot_be_listed_are_chosen_too(
 ) -> None:
     unlisted = [(key, "no permission") for key in (b"0/deep/", b"b/", b"b/x.jpg")]
     listing = dataclasses.replace(_listing(2, 1), unlisted=unlisted)
-    for chosen in (Choice(**options).choose(listing), Choice(**options).choose_new(listing, ())):
+    for chosen in (Choice(**options).choose(listing), Choice(**options).choose(listing, ())):
         assert [key for key, _ in chosen.unlisted] == left
         assert bool(chosen.warnings) == (options == {"limit": 2})
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import functools
 import os
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -138,17 +138,10 @@ def read_ahead(
         files, size = _PIXEL_FILES, _PIXEL_BYTES
     if memory is not None:
         size = max(1, min(size, memory // (threads + 2)))
-    pool = ThreadPool(threads, "packio-read")
-    waiting: deque[Future[list[ReadSample]]] = deque()
-    try:
-        for chunk in _chunks(listing.sizes, positions, files, size):
-            waiting.append(pool.submit(_read_chunk, listing, chunk, treatment, skip, stopped))
-            if len(waiting) >= threads + 2:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    chunks = _chunks(listing.sizes, positions, files, size)
+    read = functools.partial(_read_chunk, listing, treatment, skip, stopped)
+    with ThreadPool(threads, "packio-read") as pool:
+        yield from pool.map_ahead(read, chunks, threads + 2)
 
 
 def _chunks(sizes: list[int], positions: range, files: int, size: int) -> Iterator[range]:
@@ -163,7 +156,7 @@ def _chunks(sizes: list[int], positions: range, files: int, size: int) -> Iterat
 
 
 def _read_chunk(
-    listing: Listing, chunk: range, treatment: Treatment, skip: bool, stopped: Callable[[], bool]
+    listing: Listing, treatment: Treatment, skip: bool, stopped: Callable[[], bool], chunk: range
 ) -> list[ReadSample]:
     reads = []
     with listing.open_records() as read:

@@ -28,7 +28,7 @@ from packio.index.indexfile import Index, crc32c
 from packio.index.layout import origins_of
 from packio.packing.planning import Plan
 from packio.packing.run.reading import Treatment, read_ahead
-from packio.packs import opening
+from packio.packs.opening import Pack
 from packio.sample import levels, origins
 from packio.sample.origins import Origins
 from packio.sample.record import Field, Record
@@ -37,7 +37,7 @@ from packio.system import files
 from packio.system.files import cache_folder
 
 
-def is_made_by(plan: Plan, skip: bool, pack: opening.Pack) -> bool:
+def is_made_by(plan: Plan, skip: bool, pack: Pack) -> bool:
     """Tell whether a pack was made by a plan, and the source has the same contents now."""
     complete = skip or pack.metadata["counts"]["skipped"] == plan.left_out
     if not complete or pack.metadata.get("plan") != plan.digest:
@@ -75,7 +75,7 @@ def find_differing(
     now = None if known is None else fingerprints(listing).tolist()
     suspects = []
     for i, row in enumerate(rows):
-        if labels and row is not None and not _same_label(listing.label(i), stored, row):
+        if labels and row is not None and not _same_label(listing.labels, i, stored, row):
             yield i
         elif (
             now is None or known is None or row is None or now[i] == UNKNOWN
@@ -106,10 +106,10 @@ def _with_names(became: Origins, asked: frozenset[str], record: Record[Field]) -
     return dataclasses.replace(record, fields=origins.take_fields(record.fields, became, asked))
 
 
-def _same_label(label: Any, labels: np.ndarray | None, row: int) -> bool:
-    if label is None or labels is None:
-        return label is None and labels is None
-    now, stored = np.atleast_1d(label), np.atleast_1d(labels[row])
+def _same_label(labels: Any, position: int, packed: np.ndarray | None, row: int) -> bool:
+    if labels is None or packed is None:
+        return labels is packed
+    now, stored = np.atleast_1d(labels[position]), np.atleast_1d(packed[row])
     more = max(len(now) - len(stored), 0)  # many-hot, of classes that are new
     return bool(np.array_equal(now, np.pad(stored, (0, more))))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import (
@@ -150,7 +151,7 @@ def run_tasks(
     `WorkerDiedError` if a worker died at each attempt. At most `most` tasks are with the engine at
     a time. `step` is called ten times a second, `stop` at an error: running tasks leave the rest.
     """
-    waiting = zip(tasks, itertools.repeat(1))
+    waiting, looked = zip(tasks, itertools.repeat(1)), time.monotonic()
     running: dict[Future[Any], tuple[_Task, int]] = {}
     try:
         while True:
@@ -167,7 +168,9 @@ def run_tasks(
                     running[engine.submit(function, *task)] = task, attempt + 1
                 else:
                     took(task, future)
-            step()
+            if not running or time.monotonic() - looked >= PROGRESS_SECONDS:
+                looked = time.monotonic()
+                step()
     except BaseException:
         stop()
         for future in running:

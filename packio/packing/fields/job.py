@@ -8,16 +8,13 @@ that the values depend on: another run goes on with them if its own is the same.
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
-import functools
 import hashlib
 import math
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -27,9 +24,9 @@ import numpy as np
 from packio.errors import BadImagesError, DecodeError, OptionError, OutputExistsError, SourceError
 from packio.formats import name_added_shard
 from packio.index.columns import OF_FILES
+from packio.index.indexfile import Index
 from packio.packing.fields import parts, publishing, values
 from packio.packing.fields.parts import FieldTask, Problem
-from packio.packing.fields.publishing import PlacedShard
 from packio.packing.run import executors, shards
 from packio.packing.run.reading import KEEP
 from packio.packing.run.shards import RunOptions, Tally
@@ -39,8 +36,8 @@ from packio.storage.journal import Journal
 from packio.storage.workshop import Workshop
 from packio.system import locks
 from packio.system.files import remove
-from packio.system.pools import ThreadPool, run_tasks
-from packio.system.progress import PROGRESS_SECONDS, Progress
+from packio.system.pools import run_tasks
+from packio.system.progress import Progress
 
 SUFFIX = ".packio-add"  # of the workshop: it does not bar readers
 _TASKS = 4  # of each worker, at least: workers end at about the same time
@@ -94,7 +91,6 @@ class Job:
         """
         self._shop, self._pack, self._name, self._kind = shop, pack, name, kind
         self._options, self._missing, self._batch_size = options, missing, batch_size
-        self._called, self._stopped = -math.inf, threading.Event()
         self._keys = [*pack.index_file.every_key()]
         self._shards = publishing.rows_of_shards(pack)
         self._numbers = [*range(len(self._shards))]  # of the shards that get values
@@ -250,24 +246,22 @@ class Job:
         journal.begin({"name": self._name, "origin": found.origin, "is_function": is_function})
 
     def _run_tasks(
-        self, function: Callable[[Any], Any], tasks: Sequence[Any],
-        took: Callable[[Any, Future[Any]], None], done: Callable[[], int], total: int, stage: str,
+        self, function: Callable[[Any], Any], tasks: Sequence[Any], tally: Tally,
+        took: Callable[[Any, Future[Any]], None], before: int, total: int, stage: str,
         threads: int = 1,
     ) -> None:  # fmt: skip
         options, workers = self._options, min(self._options.workers, len(tasks))
 
-        def tell() -> None:
-            now, count, progress = time.monotonic(), done(), options.progress
-            if progress is not None and (count >= total or now - self._called >= PROGRESS_SECONDS):
-                self._called = now
-                progress(Progress(count, total, 0, 0, 0, now - options.began, stage))
+        def step() -> None:
+            if options.progress is not None:
+                done, seconds = before + tally.total().samples, time.monotonic() - options.began
+                options.progress(Progress(done, total, 0, 0, 0, seconds, stage))
 
-        here: contextlib.AbstractContextManager[Executor] = ThreadPool(threads, "packio-field")
-        with here if workers <= 1 else executors.start_engine("local", workers) as engine:
+        with executors.start_engine("local", workers, threads) as engine:
             # A function of the user's that kills its process would do so again: one attempt.
             run_tasks(
-                engine, function, ((task,) for task in tasks), took, attempts=1, step=tell,
-                most=2 * max(workers, _THREADS), stop=self._stopped.set,
+                engine, function, ((task,) for task in tasks), took, attempts=1, step=step,
+                most=2 * max(workers, _THREADS), stop=tally.stop,
             )  # fmt: skip
 
     def _make(self, journal: Journal, found: values.Values) -> int:
@@ -298,13 +292,8 @@ class Job:
                 raise self._bad_values(limit)
 
         if tasks:
-            make: Callable[[parts.MakeTask], list[Problem]] = parts.make
-            if min(options.workers, len(tasks)) <= 1:  # a task in this process may be told to stop
-                make = functools.partial(parts.make, stopped=self._stopped.is_set)
-            self._run_tasks(
-                make, tasks, took, lambda: resumed + tally.total().samples, count, "reading",
-                1 if found.function is not None else _THREADS,
-            )  # fmt: skip
+            threads = 1 if found.function is not None else _THREADS
+            self._run_tasks(parts.make, tasks, tally, took, resumed, count, "reading", threads)
             parts.close()
         if self._problems and not options.skip:
             raise self._bad_values(None)
@@ -361,8 +350,8 @@ class Job:
         kind = next(iter(kinds), None)
         return _Summary(kind, absent, problems, lengths, dict(shapes.most_common()))
 
-    def _write(self, journal: Journal, kind: str, lengths: np.ndarray) -> list[PlacedShard]:
-        """Write the containers that are not written yet; return all of them."""
+    def _write(self, journal: Journal, kind: str, lengths: np.ndarray) -> dict[int, Index]:
+        """Write the containers that are not written yet; return the record of each shard's."""
         built, name, keys = self._shop.built, self._name, self._keys
         tally = Tally(journal.folder / "tally", journal.tasks)
         tally.clear()
@@ -384,28 +373,21 @@ class Job:
                     )
                 )  # fmt: skip
 
-        def took(_: tuple[FieldTask], future: Future[shards.Outcome]) -> None:
-            future.result()
-
         total = sum(len(task.listing.keys) for task in tasks)
         self._run_tasks(
-            shards.write, tasks, took, lambda: tally.total().samples, total, "publishing"
+            shards.write, tasks, tally, lambda _, future: future.result(), 0, total, "publishing"
         )
-        placed = []
-        for number in self._numbers:
-            record = journal.find(number)
-            if record is None or not journal.settle(record, built):
-                raise OSError(f"{journal.folder}: a container is gone; run the command again")
-            _, first, stop = self._shards[number]
-            placed.append(PlacedShard(first, stop, record))
+        records = {number: journal.find(number) for number in self._numbers}
+        placed = {n: r for n, r in records.items() if r is not None and journal.settle(r, built)}
+        if len(placed) < len(records):
+            raise OSError(f"{journal.folder}: a container is gone; run the command again")
         return placed
 
-    def _publish(self, kind: str, placed: Sequence[PlacedShard]) -> tuple[str, int]:
+    def _publish(self, kind: str, placed: Mapping[int, Index]) -> tuple[str, int]:
         """Put all in place; return the digest, and bytes of old values that stay in other files."""
         name, pack = self._name, self._pack
-        publishing.check_free(
-            pack, name, [path for one in placed for path in publishing.list_moves(one.record)]
-        )
+        moved = [path for record in placed.values() for path in publishing.list_moves(record)]
+        publishing.check_free(pack, name, moved)
         if name not in pack.fields or self._kept:
             return publishing.add(pack, name, kind, placed, self._shop), 0
         _, _, remaining = publishing.drop(pack, name, self._shop)

@@ -159,7 +159,7 @@ class MakeTask(NamedTuple):
     """Rows whose values are to be made."""
 
     number: int  # of the task
-    tally: Tally  # counts rows for the progress
+    tally: Tally  # counts rows, and tells when to stop
     folder: Path  # of the journal
     pack: Path
     digest: str  # of the pack
@@ -184,13 +184,13 @@ def close() -> None:
     _opened.cache_clear()
 
 
-def make(task: MakeTask, stopped: Callable[[], bool] = bool) -> list[Problem]:
+def make(task: MakeTask) -> list[Problem]:
     """Make the values of some rows, write them as parts, and return the bad ones."""
     made, began = _Making(task), time.monotonic()
     try:
         for first in range(task.first, task.stop, task.batch_size or 1):
             too_many = task.max_errors is not None and len(made.problems) > task.max_errors
-            if too_many or stopped():
+            if too_many or task.tally.stopped:
                 break
             made.add(range(first, min(first + (task.batch_size or 1), task.stop)))
             if made.size >= _MOST_BYTES or time.monotonic() - began > _MOST_SECONDS:

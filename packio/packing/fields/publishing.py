@@ -8,7 +8,6 @@ import os
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -32,14 +31,6 @@ from packio.system import files
 _REMOVING = "removing.packio"  # in the journal: names of files that nothing refers to any more
 
 
-class PlacedShard(NamedTuple):
-    """The container of a shard: the shard's first row and that behind the last, and its record."""
-
-    first: int
-    stop: int
-    record: Index
-
-
 def list_moves(record: Index) -> list[str]:
     """What is moved into the pack: the container that is a folder, or all of its files."""
     names, container = [name for name, _, _ in record.files()], str(record.metadata["name"])
@@ -57,14 +48,18 @@ def rows_of_shards(pack: opening.Pack) -> list[tuple[str, int, int]]:
 
 
 def add(
-    pack: opening.Pack, name: str, kind: str, found: Sequence[PlacedShard], shop: Workshop
+    pack: opening.Pack, name: str, kind: str, placed: Mapping[int, Index], shop: Workshop
 ) -> str:
-    """Move containers into a pack, then put an index with the field in place; return its digest."""
-    old = assembly.columns_of(pack.index_file)
-    data, counts = assembly.data_files(old), [one.record.metadata.get("files", 0) for one in found]
+    """Move the containers of some shards into a pack, then put an index with the field in place.
+
+    Returns the digest of the index.
+    """
+    old, shards = assembly.columns_of(pack.index_file), rows_of_shards(pack)
+    data, counts = assembly.data_files(old), [r.metadata.get("files", 0) for r in placed.values()]
     columns = dict(old)
-    for one, base in zip(found, itertools.accumulate(counts, initial=data), strict=False):
-        record, rows = one.record, slice(one.first, one.stop)
+    bases = itertools.accumulate(counts, initial=data)
+    for (number, record), base in zip(placed.items(), bases, strict=False):
+        rows = slice(*shards[number][1:])
         for full in record.column_names:  # none of the field, if no sample of the shard has a value
             field, slash, column = full.partition("/")
             if not slash or field != name:
@@ -78,9 +73,9 @@ def add(
             if column == "file":  # the files of this container follow those of all before it
                 own = np.where(record.column(f"{name}/offset").array() < 0, 0, own + base)
             columns[full][rows] = own
-    tables = [old, *({n: one.record.column(n).array() for n in OF_FILES} for one in found)]
+    tables = [old, *({n: r.column(n).array() for n in OF_FILES} for r in placed.values())]
     of_files = made.join_files(tables, [data, *counts])
-    paths = [path for one in found for path in list_moves(one.record)]
+    paths = [path for record in placed.values() for path in list_moves(record)]
     fields = {**pack.fields, name: kind}
     return _publish(pack, {**columns, **of_files}, fields, name, paths, shop)
 

@@ -50,8 +50,11 @@ os._exit(0)
 
 
 @contextlib.contextmanager
-def start_engine(engine: str | Executor, workers: int) -> Iterator[Executor]:
-    """Start an engine; stop it at the end, or at once after an exception."""
+def start_engine(engine: str | Executor, workers: int, threads: int = 1) -> Iterator[Executor]:
+    """Start an engine; stop it at the end, or at once after an exception.
+
+    One local worker is no process, but so many threads of this process.
+    """
     if not isinstance(engine, str):
         yield engine
         return
@@ -64,7 +67,7 @@ def start_engine(engine: str | Executor, workers: int) -> Iterator[Executor]:
         with cluster.connect(address or None) as nodes:
             yield nodes
     elif workers <= 1:
-        with ThreadPool(1, "packio-shard") as pool:
+        with ThreadPool(threads, "packio-shard") as pool:
             yield pool
     else:
         processes = Processes(workers)

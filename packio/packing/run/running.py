@@ -32,7 +32,7 @@ from packio.storage.journal import Journal
 from packio.storage.workshop import Workshop
 from packio.system import files
 from packio.system.pools import ATTEMPTS, run_tasks
-from packio.system.progress import PROGRESS_SECONDS, Progress
+from packio.system.progress import Progress
 
 _SHOWN = 10  # bad images that an error message lists
 _PART = f"{journals.PART}{{}}-of-{{}}"  # a note in the journal: this part was begun
@@ -46,7 +46,6 @@ class Run:
     ) -> None:
         self.plan, self.out, self.options, self.shop, self.first = plan, out, options, shop, first
         self._journal = Journal(shop.shards, plan.digest, len(plan.shards))
-        self._called = -math.inf
         self._container = registry.load("formats", plan.format)
         self._before = self._before_bytes = self._resumed = 0  # done by an earlier run
         numbers = range(len(plan.shards))
@@ -222,17 +221,15 @@ class Run:
         return "." if self._container.caps.is_directory else self.out.name
 
     def _report_progress(self, done: Totals) -> None:
-        options, now, samples = self.options, time.monotonic(), self._before + done.samples
-        complete = samples >= self._total
-        if options.progress is None or not (complete or now - self._called >= PROGRESS_SECONDS):
+        options, samples = self.options, self._before + done.samples
+        if options.progress is None:
             return
-        self._called = now
-        bad = len(self.plan.listing.unlisted) + done.bad
+        complete, bad = samples >= self._total, len(self.plan.listing.unlisted) + done.bad
         stage = "publishing" if complete else "checking" if bad and not options.skip else "reading"
         options.progress(
             Progress(
                 samples, self._total, self._before_bytes + done.size, self.plan.total_bytes, bad,
-                now - options.began, stage,
+                time.monotonic() - options.began, stage,
             )
         )  # fmt: skip
 

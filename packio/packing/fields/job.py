@@ -335,8 +335,8 @@ class Job:
         for first, part in parts.whole(self._shop.shards):
             if part.kind is not None:
                 kinds.setdefault(part.kind, first)
-            bad = {row for row, _, _ in part.problems}
-            problems += [Problem(*problem) for problem in part.problems]
+            bad = {problem.row for problem in part.problems}
+            problems += part.problems
             lengths[first : first + len(part.present)] = np.diff(part.offsets)
             shapes.update(part.shapes)
             rows = (first + i for i in (~part.present).nonzero()[0].tolist())
@@ -369,7 +369,7 @@ class Job:
                 tasks.append(
                     FieldTask(
                         number, path, self._pack.metadata["format"], {}, journal, tally, listing,
-                        KEEP, RunOptions(skip=True), first, name, kind,
+                        KEEP, RunOptions(skip=True), name, first, kind,
                     )
                 )  # fmt: skip
 

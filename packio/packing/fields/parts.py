@@ -45,11 +45,19 @@ _BATCH = 16 << 20  # bytes that are handed to the writer at once
 _NO_IMAGE = Field(IMAGE, b"", UNKNOWN)
 
 
+class Problem(NamedTuple):
+    """A bad value: its row in the pack, the key of its sample, and why it is bad."""
+
+    row: int
+    key: str
+    reason: str
+
+
 class Part(NamedTuple):
     """A part that was made."""
 
     kind: str | None  # of its values; None: it has none
-    problems: list[tuple[int, str, str]]  # row, key and reason of each bad value
+    problems: list[Problem]
     shapes: dict[str, int]  # shape and dtype of arrays → how many there are
     present: np.ndarray  # (n,) bool
     offsets: np.ndarray  # (n+1,) int64 bytes
@@ -62,16 +70,6 @@ class Part(NamedTuple):
         return self.data[self.offsets[row] : self.offsets[row + 1]].tobytes()
 
 
-def write(
-    folder: Path, first: int, stop: int, described: dict[str, Any], found: Sequence[bytes | None]
-) -> None:
-    data, offsets = columns.join_values([value or b"" for value in found])
-    header = np.frombuffer(json.dumps(described).encode(), np.uint8)
-    present = np.array([value is not None for value in found])
-    with files.replacing(folder / f"{PART}{first:012d}-{stop:012d}.packio") as file:
-        np.savez(file, header=header, present=present, offsets=offsets, data=data)
-
-
 def read_part(path: Path) -> Part | None:
     """Read a part, whose checksums NumPy compares; None if it is not whole."""
     try:
@@ -80,7 +78,7 @@ def read_part(path: Path) -> Part | None:
         header = json.loads(table.pop("header").tobytes())
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
         return None
-    problems = [(int(row), str(key), str(why)) for row, key, why in header["problems"]]
+    problems = [Problem(*problem) for problem in header["problems"]]
     return Part(header["kind"], problems, header["shapes"], **table)
 
 
@@ -116,13 +114,8 @@ def lacking(
 class FieldTask(Task):
     """A shard to write that holds one field of the samples of a shard that is there."""
 
-    first: int  # row of the pack
-    only: str  # name of the field
-    kind: str
-
-    @property
-    def field(self) -> str:
-        return self.only
+    first: int = 0  # row of the pack
+    kind: str = ""  # of the field
 
     def reads(self, stopped: Callable[[], bool]) -> Iterable[list[ReadSample]]:
         """The values of the shard's rows, from the parts in the journal."""
@@ -133,7 +126,7 @@ class FieldTask(Task):
                 value, fields = part.value(row - first), {IMAGE: _NO_IMAGE}
                 if value is not None:
                     facts = read_facts(value) if self.kind in PIXELS else None
-                    fields[self.only] = Field(self.kind, value, facts)
+                    fields[self.field] = Field(self.kind, value, facts)
                 at = row - self.first
                 batch.append(ReadSample(at, Record(keys[at], fields), None, len(value or b"")))
                 size += batch[-1].size
@@ -145,14 +138,6 @@ class FieldTask(Task):
 
 
 _MOST_BYTES, _MOST_SECONDS = 16 << 20, 5.0  # of values that a kill may lose
-
-
-class Problem(NamedTuple):
-    """A bad value: its row in the pack, the key of its sample, and why it is bad."""
-
-    row: int
-    key: str
-    reason: str
 
 
 class MakeTask(NamedTuple):
@@ -216,27 +201,37 @@ class _Making:
         self._shapes = collections.Counter[str]()
         self.size = 0
 
+    @property
+    def _pack(self) -> opening.Pack:
+        return _opened(self._task.pack, self._task.digest)
+
     def add(self, rows: range) -> None:
         """Make the values of some rows."""
+        task, field = self._task, None
         for row, value in zip(rows, self._made(rows), strict=True):
+            bad = 0
             try:
                 field = self._field(row, value)
             except MemoryError:
                 raise
             except Exception as error:  # noqa: BLE001 (the value is the user's)
-                self._add_problem(row, value, error)
-            else:
-                self._add(field)
-
-    def _add(self, field: Field | None) -> None:
-        if field is not None:
-            self._kind = field.kind
-            self.size += len(field.data)
-            if field.kind == "array":
-                header = fields.array_header(field.data)
-                self._shapes[f"{header.shape} {header.dtype}"] += 1
-        self._values.append(None if field is None else field.data)
-        self._task.tally.add(self._task.number, 1, 0, 0)
+                key, field, bad = self._pack.key(row), None, int(not task.skip)
+                check_of_file(error, f"{task.name} of {key!r}")
+                self.problems.append(Problem(row, key, f"{_what(error)}{values.source_of(value)}"))
+                if task.skip:
+                    self._noted.append(self.problems[-1])
+            task.tally.add(task.number, 1, 0, bad)
+            if bad:  # the next run makes this row, and no other
+                self.flush()
+                self._first = row + 1
+                continue
+            if field is not None:
+                self._kind = field.kind
+                self.size += len(field.data)
+                if field.kind == "array":
+                    header = fields.array_header(field.data)
+                    self._shapes[f"{header.shape} {header.dtype}"] += 1
+            self._values.append(None if field is None else field.data)
 
     def _field(self, row: int, value: Any) -> Field | None:
         task = self._task
@@ -246,24 +241,11 @@ class _Making:
         if field is not None and self._kind not in (None, field.kind):
             raise DecodeError(f"is of kind {field.kind}, the one before of kind {self._kind}")
         if field is not None and field.kind == "mask" and field.facts is not None:
-            image = _opened(task.pack, task.digest).facts(IMAGE, row)
+            image = self._pack.facts(IMAGE, row)
             field = place_mask(field, image, Frame(is_upright=False))  # unless its size differs
             check_class_ids(field.data, field.facts)
             check_mask(task.name, field.facts or UNKNOWN, image.height, image.width)
         return field
-
-    def _add_problem(self, row: int, value: Any, error: Exception) -> None:
-        check_of_file(error, f"{self._task.name} of {self._key(row)!r}")
-        reason = f"{_what(error)}{values.source_of(value)}"
-        problem = Problem(row, self._key(row), reason)
-        self.problems.append(problem)
-        if self._task.skip:
-            self._noted.append(problem)
-            self._add(None)
-        else:  # the next run makes this row, and no other
-            self.flush()
-            self._task.tally.add(self._task.number, 1, 0, 1)
-            self._first = row + 1
 
     def _made(self, rows: range) -> list[Any]:
         """What is given or made for some rows: a value, None, or what the function raised."""
@@ -271,7 +253,7 @@ class _Making:
         if task.function is None:
             return [task.inputs[row - task.first] for row in rows]
         try:
-            samples = [_opened(task.pack, task.digest)[row] for row in rows]
+            samples = [self._pack[row] for row in rows]
             if task.batch_size is None:
                 return [task.function(samples[0])]
             found = task.function(samples)
@@ -304,18 +286,20 @@ class _Making:
 
     def _wrong(self, rows: range, what: str) -> BadImagesError:
         task = self._task
-        return BadImagesError(f"{task.pack}: {task.name} of {self._key(rows[0])!r}: {what}")
-
-    def _key(self, row: int) -> str:
-        return _opened(self._task.pack, self._task.digest).key(row)
+        return BadImagesError(f"{task.pack}: {task.name} of {self._pack.key(rows[0])!r}: {what}")
 
     def flush(self) -> None:
         """Write a part of what was made since the last one."""
         if not self._values:
             return
-        stop = self._first + len(self._values)
-        header = {"kind": self._kind, "problems": self._noted, "shapes": self._shapes}
-        write(self._task.folder, self._first, stop, header, self._values)
+        described = {"kind": self._kind, "problems": self._noted, "shapes": self._shapes}
+        header = np.frombuffer(json.dumps(described).encode(), np.uint8)
+        present = np.array([value is not None for value in self._values])
+        data, offsets = columns.join_values([value or b"" for value in self._values])
+        first, stop = self._first, self._first + len(self._values)
+        path = self._task.folder / f"{PART}{first:012d}-{stop:012d}.packio"
+        with files.replacing(path) as file:
+            np.savez(file, header=header, present=present, offsets=offsets, data=data)
         self._first = stop
         self._clear()
 

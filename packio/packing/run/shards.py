@@ -115,11 +115,7 @@ class Task:
     listing: Listing  # of the shard's samples
     treatment: Treatment
     options: RunOptions  # of this task: its own threads and memory
-
-    @property
-    def field(self) -> str:
-        """The only field that goes into the container, or "": all fields do."""
-        return ""
+    field: str = ""  # the only field that goes into the container; "": all fields do
 
     def reads(self, stopped: Callable[[], bool]) -> Iterable[list[ReadSample]]:
         """The samples, chunk by chunk."""

@@ -1,10 +1,10 @@
 """A Ray cluster as an engine: tasks go to its nodes, which may die, and may be added meanwhile.
 
 A node that does not see the source would call each image unreadable. With ``on_error="skip"`` its
-images would be left out without a word. So this process reads a few samples, and each node must
-read the same bytes, with the same packio, before its first task. Each process on a node shows it
-again before its first task, as nodes may be added later. A node may also lose the source while it
-packs, and then calls images unreadable; so a process that leaves samples out shows it once more.
+images would be left out without a word. So this process reads a few samples, and each process on a
+node must read the same bytes, with the same packio, before its first task. A node may also lose the
+source while it packs, and then calls images unreadable; so a process that leaves samples out shows
+it once more.
 
 Ray tries a task again if its worker or its node dies. If no node is left, Ray would wait for ever;
 packio waits for `WAIT_VARIABLE` seconds, because a cloud may be starting nodes.
@@ -13,7 +13,6 @@ packio waits for `WAIT_VARIABLE` seconds, because a cloud may be starting nodes.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import logging
 import os
@@ -22,11 +21,10 @@ import socket
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from packio import __version__, registry
 from packio.errors import (
@@ -53,32 +51,27 @@ from packio.system import memory
 WAIT_VARIABLE = "PACKIO_RAY_WAIT"  # seconds that packio waits for a node if none is left
 _WAIT = 300.0
 _RETRIES = 3  # by Ray, of a task whose worker dies
-_ANSWER_SECONDS = 120.0  # a node that has not shown by then what it sees shows it with its task
 _HEAD_SECONDS = 30.0  # Ray ends this process without a word after 60 s without the head
 _WATCH_SECONDS = 1.0
 _END_SECONDS = 10.0  # to end tasks that are cancelled
-_SHOWN = 5  # nodes that a message names
 _SAMPLES = 4  # that each node reads for a comparison
 _seen: set[str] = set()  # references to what this process, on a node, has shown that it sees
 
 
-class NodeCheck(NamedTuple):
-    """What this process sees, for a comparison with what a node sees. It pickles."""
+# Tells what the process that calls it cannot see, of what this one sees; "" if it sees the same. It
+# pickles.
+NodeCheck = Callable[[], str]
 
-    recipe: Recipe
-    versions: dict[str, str]  # of all that decides the bytes
-    look: Callable[[], str]  # tells what a process cannot see; "" if it sees the same
 
-    def trouble(self) -> str:
-        """Tell what this process cannot see; "" if it sees the same."""
-        mine = _versions(self.recipe)
-        for name, version in self.versions.items():
-            if mine.get(name) != version:
-                return f"{name} is {mine.get(name, 'missing')} there, {version} here"
-        try:
-            return self.look()
-        except Exception as error:  # noqa: BLE001 (whatever the source's library raises)
-            return str(error) or type(error).__name__
+def _find_trouble(recipe: Recipe, versions: Mapping[str, str], look: Callable[[], str]) -> str:
+    mine = _versions(recipe)
+    for name, version in versions.items():  # of all that decides the bytes
+        if mine.get(name) != version:
+            return f"{name} is {mine.get(name, 'missing')} there, {version} here"
+    try:
+        return look()
+    except Exception as error:  # noqa: BLE001 (whatever the source's library raises)
+        return str(error) or type(error).__name__
 
 
 def _versions(recipe: Recipe) -> dict[str, str]:
@@ -95,16 +88,13 @@ def check_run(plan: Plan, journal: Journal, quarantine: Path | None) -> NodeChec
     listing, count = plan.listing, len(plan.listing.keys)
     steps = max(1, min(count, _SAMPLES) - 1)
     positions = {i * (count - 1) // steps for i in range(steps + 1)} if count else ()
-    few = dataclasses.replace(
-        listing.take(sorted(positions)), unlisted=[], dropped=[], warnings=[], hidden=set(),
-        others=Counter(),
-    )  # fmt: skip
+    few = listing.take(sorted(positions)).part(range(len(positions)))
     found = {i: crc for i, crc in enumerate(_read(few)) if isinstance(crc, int)}
     look = functools.partial(
         _look_at_run, few.take(list(found)), tuple(found.values()), journal.plan_file,
         journal.digest, quarantine,
     )  # fmt: skip
-    return NodeCheck(plan.own, _versions(plan.own), look)
+    return functools.partial(_find_trouble, plan.own, _versions(plan.own), look)
 
 
 def _look_at_run(
@@ -149,7 +139,8 @@ def _read(samples: Listing) -> list[int | str]:
 def check_object(url: Url, facts: Facts, *, seek_points: bool) -> NodeCheck:
     """What this process sees of a container at URLs: what the service says of an object."""
     recipe = Recipe(seek_points=seek_points)
-    return NodeCheck(recipe, _versions(recipe), functools.partial(_look_at_object, url, facts))
+    look = functools.partial(_look_at_object, url, facts)
+    return functools.partial(_find_trouble, recipe, _versions(recipe), look)
 
 
 def _look_at_object(url: Url, facts: Facts) -> str:
@@ -195,7 +186,6 @@ class Cluster(Executor):
     def __init__(self, ray: Any) -> None:
         self._ray = ray
         self._remote = ray.remote(max_retries=_RETRIES)(_outcome)
-        self._probe = ray.remote(num_cpus=0, max_retries=0)(_trouble)
         self._running: dict[Future[Any], Any] = {}  # of tasks, and Ray's references to them
         self._check: list[Any] = []  # a reference, within a list so that Ray does not fetch it
         self._closed = threading.Event()
@@ -214,32 +204,8 @@ class Cluster(Executor):
         return max(1, sum(_slots(node) for node in self._ray.nodes()))
 
     def show(self, check: NodeCheck) -> None:
-        """Have the nodes compare what they see with what this process sees."""
+        """Have each process on a node compare what it sees before its first task."""
         self._check = [self._put(check)]
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as Strategy
-
-        asked = {}
-        for node in self._ray.nodes():
-            if _slots(node):
-                there = Strategy(node_id=node["NodeID"], soft=False)
-                ref = self._probe.options(scheduling_strategy=there).remote(self._check)
-                asked[ref] = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
-        done, _ = self._ray.wait(
-            list(asked), num_returns=len(asked), timeout=_ANSWER_SECONDS
-        ) if asked else ([], [])  # fmt: skip
-        found = [f"{asked[ref]}: {trouble}" for ref in done if (trouble := self._answer(ref))]
-        if found:
-            raise ReadError(_unseen(found, len(done)))
-
-    def _answer(self, reference: Any) -> str:
-        """The answer of a node; "" if the node has just died."""
-        try:
-            answer: str = self._ray.get(reference)
-        except self._ray.exceptions.RayTaskError as error:
-            return _last(error)
-        except self._ray.exceptions.RayError:
-            return ""
-        return answer
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Run a function on a node."""
@@ -315,16 +281,6 @@ def _slots(node: Mapping[str, Any]) -> int:
     return int(node["Resources"].get("CPU", 0)) if node["Alive"] else 0
 
 
-def _unseen(found: Sequence[str], asked: int) -> str:
-    shown = "".join(f"\n  {line}" for line in sorted(found)[:_SHOWN])
-    more = f"\n  and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return (
-        f"{len(found)} of {asked} nodes of the Ray cluster do not see what this machine sees; "
-        "every node needs the same packio, and the same files or objects under the same names:"
-        f"{shown}{more}"
-    )
-
-
 def _fail(done: Future[Any], error: Exception) -> None:
     with contextlib.suppress(Exception):  # settled meanwhile
         done.set_exception(error)
@@ -336,20 +292,6 @@ def _line(error: BaseException) -> str:
 
 def _last(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[-1]
-
-
-def _trouble(checks: Sequence[Any]) -> str:
-    """Tell what this process, on a node, does not see; "" if it sees all."""
-    import ray
-
-    try:
-        check: NodeCheck = ray.get(checks[0])
-    except Exception as error:  # noqa: BLE001 (as of a pack that is opened)
-        return _line(error).removeprefix("System error: ")
-    trouble = check.trouble()
-    if not trouble:
-        _seen.add(checks[0].hex())
-    return trouble
 
 
 def _outcome(checks: Sequence[Any], tasks: Sequence[Any]) -> tuple[bool, Any]:
@@ -370,7 +312,20 @@ def _outcome(checks: Sequence[Any], tasks: Sequence[Any]) -> tuple[bool, Any]:
 
 def _blind(checks: Sequence[Any], *, again: bool) -> ReadError | None:
     """The error of a node that does not see all; None if it does."""
+    import ray
+
     if not again and checks[0].hex() in _seen:
         return None
-    trouble = _trouble(checks)
-    return ReadError(_unseen([f"{socket.gethostname()}: {trouble}"], 1)) if trouble else None
+    try:
+        check: NodeCheck = ray.get(checks[0])
+        trouble = check()
+    except Exception as error:  # noqa: BLE001 (as of a pack that is opened)
+        trouble = _line(error).removeprefix("System error: ")
+    if not trouble:
+        _seen.add(checks[0].hex())
+        return None
+    return ReadError(
+        "a node of the Ray cluster does not see what this machine sees; every node needs the same "
+        "packio, and the same files or objects under the same names:\n  "
+        f"{socket.gethostname()}: {trouble}"
+    )

@@ -119,7 +119,7 @@ def test_the_whole_key_wins_over_the_key_without_its_ending(tmp_path: pathlib.Pa
 def test_a_key_that_fits_two_samples_is_refused(tmp_path: pathlib.Path) -> None:
     pixels, out = np.zeros((8, 8, 3), np.uint8), tmp_path / "x.tar"
     packio.pack([{"image": pixels, "key": key} for key in ("a.jpg", "a.png")], out)
-    with pytest.raises(SourceError, match=r"'a' is the value of 'a.jpg' and of 'a.png'"):
+    with pytest.raises(SourceError, match="'a' may be the value of several samples"):
         packio.add_field(out, "caption", {"a": "1"})
 
 

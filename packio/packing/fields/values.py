@@ -7,7 +7,7 @@ import importlib
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,7 +46,7 @@ def find(values: Any, name: str, keys: Sequence[bytes], kind: str | None) -> Val
         told = json.dumps(("function", where, kind)).encode()
         return Values(hashlib.sha256(told).hexdigest(), where, values, {})
     if isinstance(values, Mapping):
-        return _of_mapping(values.items(), keys, kind, "mapping")
+        return _of_rows([("mapping", *item) for item in values.items()], keys, kind, "mapping")
     if not isinstance(values, (str, os.PathLike)):
         raise OptionError(
             f"values of {type(values).__name__}: expected a folder, a table, a mapping of keys to "
@@ -56,8 +56,7 @@ def find(values: Any, name: str, keys: Sequence[bytes], kind: str | None) -> Val
     if path.is_dir():
         return _of_folder(path, keys, kind)
     if path.is_file() and path.suffix.lower() in _TABLES:
-        found = _read_table(path, name)
-        return _of_mapping(found.items(), keys, kind, str(path))
+        return _of_rows(_read_table(path, name), keys, kind, str(path))
     problem = "" if path.exists() else "does not exist; "
     raise SourceError(
         f"{path}: {problem}expected a folder of files named after the keys of the samples, "
@@ -115,17 +114,15 @@ def source_of(value: Any) -> str:
     return f" ({value})" if isinstance(value, _File) and os.path.exists(value.path) else ""
 
 
-def _of_mapping(
-    values: Iterable[tuple[Any, Any]], keys: Sequence[bytes], kind: str | None, where: str
-) -> Values:
+def _of_rows(rows: Sequence[_Row], keys: Sequence[bytes], kind: str | None, where: str) -> Values:
     known, digest = dict[bytes, Any](), hashlib.sha256(f"{where} {kind}".encode())
-    for given, value in values:
-        if not isinstance(given, (str, bytes, os.PathLike)):
+    for place, given, value in rows:
+        if not isinstance(given, (str, bytes, os.PathLike)) or not given:
             raise SourceError(
-                f"{where}: {given!r} as key; expected the key of a sample, as 'cats/7.jpg'"
+                f"{place}: {given!r} as key; expected the key of a sample, as 'cats/7.jpg'"
             )
         if (key := os.fsencode(given)) in known:
-            raise SourceError(f"{where}: {os.fsdecode(key)!r} is there twice; keep one value")
+            raise SourceError(f"{place}: {os.fsdecode(key)!r} is there twice; keep one value")
         known[key] = value
     for key in sorted(known):
         digest.update(b"%d %s" % (len(key), key))
@@ -136,38 +133,27 @@ def _of_mapping(
             except DecodeError as error:
                 raise SourceError(f"{where}: the value of {os.fsdecode(key)!r}: {error}") from error
             digest.update(hashlib.sha256(data).digest())
-    names = {key: key for key in keys if key in known}
-    others = [key for key in keys if key not in names]
-    names |= _matched(others, {name for name in known if name not in names}, where, keys)
+    names = _match(keys, known, where)
     taken = set(names.values())
     unused = [os.fsdecode(name) for name in known if name not in taken]
     used = {key: known[name] for key, name in names.items()}
     return Values(digest.hexdigest(), where, None, used, unused)
 
 
-def _matched(
-    keys: Sequence[bytes], names: Container[bytes], where: str, all_keys: Sequence[bytes]
-) -> dict[bytes, bytes]:
+def _match(keys: Sequence[bytes], names: Container[bytes], where: str) -> dict[bytes, bytes]:
     """Key of each sample that has a value → the value's name: the key, or it without its ending."""
-    sharing = Counter(os.path.splitext(key)[0] for key in all_keys)
-    found: dict[bytes, bytes] = {}
-    users: dict[bytes, bytes] = {}
-    for key in keys:
-        name = key if key in names else os.path.splitext(key)[0]
-        if name not in names:
+    found = {key: key for key in keys if key in names}
+    stems = {key: os.path.splitext(key)[0] for key in keys if key not in found}
+    sharing = Counter(os.path.splitext(key)[0] for key in keys)
+    for key, stem in stems.items():
+        if stem in found or stem not in names:
             continue
-        if (other := users.setdefault(name, key)) != key:
+        if sharing[stem] > 1:
             raise SourceError(
-                f"{where}: {os.fsdecode(name)!r} is the value of {os.fsdecode(other)!r} and of "
+                f"{where}: {os.fsdecode(stem)!r} may be the value of several samples, as of "
                 f"{os.fsdecode(key)!r}; name values by the whole key"
             )
-        found[key] = name
-    for key, name in found.items():
-        if name != key and sharing[name] > 1:
-            raise SourceError(
-                f"{where}: {os.fsdecode(name)!r} may be the value of several samples, as of "
-                f"{os.fsdecode(key)!r}; name values by the whole key"
-            )
+        found[key] = stem
     return found
 
 
@@ -183,7 +169,7 @@ def _of_folder(folder: Path, keys: Sequence[bytes], kind: str | None) -> Values:
             twice.append((found[stem], relative))
         found[stem] = relative
     known: dict[bytes, Any] = {}
-    stems = _matched(keys, found, os.fspath(folder), keys)
+    stems = _match(keys, found, os.fspath(folder))
     for key, stem in stems.items():
         path = os.path.join(folder, os.fsdecode(found[stem]))
         known[key] = _File(path, _kind_of(path, kind))
@@ -233,8 +219,8 @@ def first_names(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:_SHOWN])) + more
 
 
-def _read_table(path: Path, name: str) -> dict[bytes, Any]:
-    """Key → value of each row of a table: of a column of keys, and of one named as the field.
+def _read_table(path: Path, name: str) -> list[_Row]:
+    """Key and value of each row of a table: of a column of keys, and of one named as the field.
 
     A list of numbers is an array. In .parquet the column says its type; elsewhere the whole column
     is bool, int64 or uint64 if all of its numbers are whole, else float32.
@@ -251,20 +237,15 @@ def _read_table(path: Path, name: str) -> dict[bytes, Any]:
         kinds = {one.kind for one in types}
         is_mixed = not kinds or "f" in kinds or {"i", "u"} <= kinds
         dtype = np.dtype(np.float32) if is_mixed else np.result_type(*types)
-    found: dict[bytes, Any] = {}
-    for i, (place, given, value) in enumerate(rows):
-        key = _key(place, given)
-        if key in found:
-            raise SourceError(f"{place}: {os.fsdecode(key)!r} is there twice; keep one row")
-        found[key] = value
-        if i in arrays:
-            with np.errstate(over="ignore"):
-                found[key] = arrays[i].astype(dtype)
-            if not np.array_equal(np.isfinite(found[key]), np.isfinite(arrays[i])):
-                raise SourceError(
-                    f"{place}: a number is too large for {dtype}; give arrays as .npy files"
-                )
-    return found
+    for i, array in arrays.items():
+        place, key, _ = rows[i]
+        with np.errstate(over="ignore"):
+            rows[i] = place, key, array.astype(dtype)
+        if not np.array_equal(np.isfinite(rows[i][2]), np.isfinite(array)):
+            raise SourceError(
+                f"{place}: a number is too large for {dtype}; give arrays as .npy files"
+            )
+    return [(place, str(key) if type(key) is int else key, value) for place, key, value in rows]
 
 
 def _rows_of_text(path: Path, name: str) -> tuple[list[_Row], None]:
@@ -316,14 +297,6 @@ def _chosen(path: Path, names: Sequence[str], wanted: str) -> tuple[str, str]:
         if names.count(name) > 1:
             raise SourceError(f"{path}: the column {name} is there twice; keep one")
     return key, column
-
-
-def _key(place: str, key: Any) -> bytes:
-    if isinstance(key, int) and not isinstance(key, bool):
-        key = str(key)  # as it would be in a CSV
-    if not isinstance(key, (str, bytes)) or not key:
-        raise SourceError(f"{place}: {key!r} as key; expected the key of a sample, as cats/7.jpg")
-    return os.fsencode(key)
 
 
 def _array(place: str, value: list[Any]) -> np.ndarray:

@@ -14,7 +14,7 @@ from packio import registry
 from packio.errors import OptionError, ReadError, SourceError, UnfinishedPackError
 from packio.index import indexfile
 from packio.packing.choosing import Choice
-from packio.packing.images.encode import Encoding, refuse_unused
+from packio.packing.images.encode import Encoding
 from packio.packs import opening
 from packio.sample.recipe import Recipe
 from packio.sources import (
@@ -142,7 +142,6 @@ def list_source(
     found: Callable[[int], None] = lambda _: None,
 ) -> tuple[Listing, Recipe]:  # fmt: skip
     """List a source, or take a listing; choose samples, and note the options in a recipe."""
-    refuse_unused(options)
     reader = None if isinstance(source, Listing) else find_source(source, source_kind)
     name, known = (source.kind, {}) if reader is None else (reader.name, reader.options)
     taken = _sort_options(options, name, {*known, *FRAMES}, format_name)

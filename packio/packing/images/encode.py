@@ -8,7 +8,7 @@ threads, processors or optional packages.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -52,18 +52,6 @@ class _Output(NamedTuple):
     encoding: str
     lossless: bool
     holds: frozenset[str]  # Pillow's modes
-
-
-def refuse_unused(options: Mapping[str, Any]) -> None:
-    """Refuse options of an encoder where no image is encoded."""
-    if any(options.get(n, "keep") not in ("keep", None) for n in ("encode", "resize", *_POLICIES)):
-        return
-    for name in ("quality", "subsampling"):
-        if options.get(name) is not None:
-            raise OptionError(
-                f"{name}={options[name]!r} means nothing where images are kept as they are; say "
-                "encode='jpeg' or resize= as well"
-            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,9 +106,16 @@ class Encoding:
                 raise OptionError(
                     f"{name}={getattr(self, name)!r}: expected one of {', '.join(choices)}"
                 )
+        given = self.as_options()
+        kept = all(getattr(self, n) == "keep" for n in ("encode", *_POLICIES)) and not self.resize
+        for name in ("quality", "subsampling"):
+            if kept and name in given:
+                raise OptionError(
+                    f"{name}={given[name]!r} means nothing where images are kept as they are; say "
+                    "encode='jpeg' or resize= as well"
+                )
         if type(self.quality) is not int or not 1 <= self.quality <= 100:
             raise OptionError(f"quality={self.quality!r}: expected an int from 1 to 100")
-        given = self.as_options()
         for name, encodes in _ONLY_WITH.items():
             if name in given and self.encode not in encodes:
                 raise OptionError(
@@ -144,8 +139,9 @@ class Encoding:
         COCO annotations in the metadata follow a size, too.
         """
         facts = record.facts
-        size = facts.width, facts.height
-        to = self._target(facts)
+        to = size = facts.width, facts.height
+        if self.resize is not None:
+            to = resizing.target(self.resize, size, facts.orientation, enlarge=self.enlarge)
         turn = facts.orientation if self.orientation == "bake" else 1
         moves = to != size or turn != 1
         if self.encode == "keep" and not moves and set(self._policies.values()) == {"keep"}:
@@ -205,12 +201,6 @@ class Encoding:
     def _policies(self) -> dict[str, str]:
         return {"icc": self.icc, "alpha": self.alpha, "wide": self.wide}
 
-    def _target(self, facts: Facts) -> resizing.Size:
-        size = facts.width, facts.height
-        if self.resize is None:
-            return size
-        return resizing.target(self.resize, size, facts.orientation, enlarge=self.enlarge)
-
     def _made(
         self, data: bytes, facts: Facts, to: resizing.Size, turn: int
     ) -> tuple[bytes, Facts] | None:
@@ -258,19 +248,14 @@ class Encoding:
             new = raw_facts(height, width, channels, planes.dtype.name)
             return planes.tobytes(), new._replace(orientation=orientation)
         icc = encoders.fitting_profile(icc, image) if self.icc == "keep" else b""
-        data = self._encoded(image, output, Metadata(exif, icc))
+        encode = functools.partial(
+            encoders.encode, image, output.encoding, quality=self.quality,
+            subsampling=self.subsampling, lossless=output.lossless,
+        )  # fmt: skip
+        data = encode(Metadata(exif, icc))
         if (exif or orientation != 1) and not _tells(data, orientation):  # but XMP did, say
-            data = self._encoded(image, output, Metadata(encoders.exif_of(orientation), icc))
+            data = encode(Metadata(encoders.exif_of(orientation), icc))
         return data, read_facts(data)._replace(orientation=orientation)
-
-    def _encoded(self, image: Image.Image, output: _Output, metadata: Metadata) -> bytes:
-        if output.encoding == "jpeg":
-            return encoders.jpeg(image, self.quality, self.subsampling, metadata)
-        if output.encoding == "webp":
-            return encoders.webp(image, self.quality, lossless=output.lossless, metadata=metadata)
-        if output.encoding == "png":
-            return encoders.png(image, metadata)
-        return encoders.bmp(image)
 
 
 def versions(recipe: Recipe) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import struct
@@ -39,6 +40,9 @@ class Metadata(NamedTuple):
     icc: bytes = b""
 
 
+_NO_METADATA = Metadata()
+
+
 def metadata_of(image: Image.Image) -> Metadata:
     exif = image.info.get("exif") or b""
     return Metadata(exif.removeprefix(_EXIF), image.info.get("icc_profile") or b"")
@@ -74,30 +78,34 @@ def upright_exif(exif: bytes) -> bytes:
     return exif
 
 
-def jpeg(
-    image: Image.Image, quality: int, subsampling: str, metadata: Metadata, *, restart_rows: int = 0
-) -> bytes:
-    """Encode L or RGB as baseline JPEG, of quality 1 to 100.
+def encode(
+    image: Image.Image, encoding: str, metadata: Metadata = _NO_METADATA, *, quality: int = 90,
+    subsampling: str = "4:4:4", lossless: bool = False, restart_rows: int = 0,
+) -> bytes:  # fmt: skip
+    """Encode pixels of a mode that the encoding holds: "jpeg" (baseline), "png", "webp" or "bmp".
 
-    Of ``restart_rows`` rows of blocks each, a part can be decoded by itself; 0: the whole alone.
+    JPEG and lossy WebP have a quality, 1 to 100. Lossless WebP keeps the colours of transparent
+    pixels, too. A PNG's palette keeps its transparency, and indices beyond its end. BMP has no
+    metadata. Of ``restart_rows`` rows of blocks of a JPEG, a part can be decoded by itself.
 
     simplejpeg takes the same time and releases the GIL. But below quality 96 it uses the fast
     transform of libjpeg-turbo, which costs 0.1 dB at quality 90 and 0.6 dB at 95.
     """
-    exif = _EXIF + metadata.exif
-    return _saved(
-        image, "JPEG", quality=quality, subsampling=subsampling, icc_profile=metadata.icc,
-        exif=exif if len(_EXIF) < len(exif) <= _SEGMENT else b"", comment=b"",
-        restart_marker_rows=restart_rows,
-    )  # fmt: skip
-
-
-def png(image: Image.Image, metadata: Metadata | None = None) -> bytes:
-    """Encode as PNG. A palette keeps its transparency, and indices beyond its end."""
-    exif, icc = metadata or Metadata()
-    if image.mode == "P":
+    exif, icc = metadata
+    options: dict[str, Any] = {}
+    if encoding == "jpeg":
+        exif = _EXIF + exif if 0 < len(exif) <= _SEGMENT - len(_EXIF) else b""
+        options = {"quality": quality, "subsampling": subsampling, "comment": b"",
+                   "restart_marker_rows": restart_rows}  # fmt: skip
+    elif encoding == "webp":
+        options = {"quality": quality, "lossless": lossless, "exact": lossless, "xmp": b""}
+    elif encoding == "png" and image.mode == "P":
         _complete_palette(image)
-    return _saved(image, "PNG", exif=exif, icc_profile=icc)
+    if encoding != "bmp":
+        options |= {"exif": exif, "icc_profile": icc}
+    file = io.BytesIO()
+    image.save(file, encoding.upper(), **options)
+    return file.getvalue()
 
 
 def _complete_palette(image: Image.Image) -> None:
@@ -110,26 +118,6 @@ def _complete_palette(image: Image.Image) -> None:
         ramp.frombytes(bytes(range(256)))
         ramp.info = {}  # its transparency is kept beside the palette
         image.putpalette(ramp.convert(mode).tobytes()[:needed], mode)
-
-
-def webp(image: Image.Image, quality: int, *, lossless: bool, metadata: Metadata) -> bytes:
-    """Encode RGB or RGBA as WebP; `lossless` also keeps the colours of transparent pixels."""
-    exif, icc = metadata
-    return _saved(
-        image, "WEBP", quality=quality, lossless=lossless, exact=lossless, exif=exif,
-        icc_profile=icc, xmp=b"",
-    )  # fmt: skip
-
-
-def bmp(image: Image.Image) -> bytes:
-    """Encode L or RGB as BMP, which has neither Exif nor profile."""
-    return _saved(image, "BMP")
-
-
-def _saved(image: Image.Image, kind: str, **options: Any) -> bytes:
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
 
 
 def raw(image: Image.Image) -> np.ndarray:
@@ -199,6 +187,8 @@ def _expanded(image: Image.Image) -> Image.Image:
 
 
 def _narrowed(image: Image.Image, holds: Collection[str], wide: str) -> Image.Image:
+    from PIL import Image
+
     if _is_sixteen_bit_colour(image):
         if wide != "scale":
             raise ModeError(
@@ -213,7 +203,7 @@ def _narrowed(image: Image.Image, holds: Collection[str], wide: str) -> Image.Im
         return image
     image = sixteen_bits(image)
     if wide == "scale":
-        return _image_of((np.asarray(image) >> 8).astype(np.uint8))
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if "I;16" not in holds:
         raise ModeError(
             "16-bit pixels do not fit; wide='scale' keeps their higher 8 bits; encode='png', and "
@@ -224,18 +214,14 @@ def _narrowed(image: Image.Image, holds: Collection[str], wide: str) -> Image.Im
 
 def sixteen_bits(image: Image.Image) -> Image.Image:
     """Bring a gray image of a wide integer mode into mode I;16."""
+    from PIL import Image
+
     if image.mode == "I;16":
         return image
     pixels = np.asarray(image)
     if pixels.min() < 0 or pixels.max() > 0xFFFF:
         raise ModeError("pixels have more than 16 bits; packio reads up to 16")
-    return _image_of(pixels.astype(np.uint16))
-
-
-def _image_of(pixels: np.ndarray) -> Image.Image:
-    from PIL import Image
-
-    return Image.fromarray(pixels)
+    return Image.fromarray(pixels.astype(np.uint16))
 
 
 def _transparency(image: Image.Image, holds: Collection[str], alpha: str) -> Image.Image:
@@ -259,17 +245,13 @@ def _transparency(image: Image.Image, holds: Collection[str], alpha: str) -> Ima
 
 def _foreign_profile(image: Image.Image) -> bytes | None:
     """Colour profile of an image; None if it has none, or sRGB's."""
-    profile: bytes | None = image.info.get("icc_profile")
-    return None if not profile or _is_srgb(profile) else profile
-
-
-def _is_srgb(profile: bytes) -> bool:
     from PIL import ImageCms
 
-    try:
-        return "sRGB" in ImageCms.getProfileDescription(io.BytesIO(profile))
-    except ImageCms.PyCMSError:
-        return False
+    profile: bytes | None = image.info.get("icc_profile")
+    with contextlib.suppress(ImageCms.PyCMSError):
+        if profile and "sRGB" in ImageCms.getProfileDescription(io.BytesIO(profile)):
+            return None
+    return profile or None
 
 
 def _to_srgb(image: Image.Image) -> Image.Image:

@@ -170,7 +170,7 @@ def _field(image: Image.Image, facts: Facts, quality: int) -> Field:
     number of bytes, crops are 2.7 dB nearer to exact ones than with 4:2:0.
     """
     exif = Metadata(encoders.exif_of(facts.orientation))
-    data = encoders.jpeg(image, quality, "4:4:4", exif, restart_rows=1)
+    data = encoders.encode(image, "jpeg", exif, quality=quality, restart_rows=1)
     return Field("image", data, read_facts(data)._replace(orientation=facts.orientation))
 
 

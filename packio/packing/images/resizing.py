@@ -146,7 +146,9 @@ def move_mask(data: bytes, size: Size, to: Size, orientation: int) -> bytes:
             raise DecodeError(
                 f"mask: {image.width}x{image.height} pixels, its image has {size[0]}x{size[1]}"
             )
-        return encoders.png(upright(resize_image(_ids(image), to, "nearest"), orientation))
+        return encoders.encode(
+            upright(resize_image(_ids(image), to, "nearest"), orientation), "png"
+        )
 
 
 def _ids(image: Image.Image) -> Image.Image:

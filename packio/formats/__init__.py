@@ -195,8 +195,11 @@ class Format(Protocol):
         """Join a value that lies in several parts; IntegrityError: they do not fit together."""
         return raw
 
-    def finish(self, folder: Path, shards: Sequence[str]) -> list[str]:
-        """Write what belongs to a pack of shards in a folder; return the names of these files."""
+    def finish(self, folder: Path, shards: Mapping[str, Path]) -> list[str]:
+        """Write into a folder what belongs to a whole pack of shards; return the files' names.
+
+        `shards` has the path of each shard, by its name in the pack.
+        """
         return []
 
 

@@ -7,7 +7,6 @@ index takes the place of the old index in one step. Until then nothing changes f
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import itertools
@@ -15,13 +14,12 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from packio import registry
 from packio.errors import NotAPackError, OptionError
 from packio.index import columns as made
 from packio.index import indexfile
@@ -168,8 +166,7 @@ def _open_pack(out: Path, source: Any) -> opening.Pack:
 def _check_sharded(pack: opening.Pack) -> None:
     if chosen := pack.metadata.get("selection"):
         raise OptionError(f"{pack.path}: a selection; append to its pack, {chosen['pack']}")
-    names = [str(shard["name"]) for shard in pack.metadata["shards"]]
-    if pack.path.is_dir() and "." not in names and pack.index_file.path.parent == pack.path:
+    if pack.path.is_dir() and "." not in _shards(pack) and pack.index_file.path.parent == pack.path:
         return
     raise OptionError(
         f"{pack.path}: not a folder of shards, which appending needs; make one of it: "
@@ -250,18 +247,17 @@ def _undo_killed(pack: opening.Pack, built: Path) -> None:
     listed = {name: digest for name, _, digest in pack.index_file.files() if name in whole}
     if all((out / name).is_file() and made.sha256(out / name) == listed[name] for name in whole):
         return
-    container = registry.load("formats", pack.metadata["format"])
     for name in whole:  # some were not moved into the pack
         files.remove(built / name)
-    with _linked_beside(pack, built, whole):
-        for name in container.finish(built, _shards(pack)):
-            files.sync(built / name)
-            (built / name).replace(out / name)
+    for name in pack.format.finish(built, _shards(pack)):
+        files.sync(built / name)
+        (built / name).replace(out / name)
     files.sync(out)
 
 
-def _shards(pack: opening.Pack) -> list[str]:
-    return [str(shard["name"]) for shard in pack.metadata["shards"]]
+def _shards(pack: opening.Pack) -> dict[str, Path]:
+    names = [str(shard["name"]) for shard in pack.metadata["shards"]]
+    return {name: pack.index_file.path.parent / name for name in names}
 
 
 def _whole_sidecars(pack: opening.Pack) -> set[str]:
@@ -286,33 +282,8 @@ def _columns(
     new, _ = assembly.split_identities([assembly.columns_of(s) for _, s in full])
     tables = assembly.alike([old, *new], str(pack.path))
     columns = made.join_tables(tables, [data, *(s.metadata["files"] for _, s in full)])
-    container = registry.load("formats", pack.metadata["format"])
-    with _linked_beside(pack, built, whole):  # the format looks at all shards in one folder
-        names = [*_shards(pack), *(name for name, _ in full)]
-        return assembly.add_sidecars(columns, container, built, names)
-
-
-@contextlib.contextmanager
-def _linked_beside(pack: opening.Pack, built: Path, whole: set[str]) -> Iterator[None]:
-    """Link the files of the old shards into the folder of the new shards, for a moment.
-
-    An index that `packio.reindex` made lists no sidecars of shards, which a format may want to see.
-    """
-    out = pack.index_file.path.parent
-    names = {name for name, _, _ in pack.index_file.files() if name not in whole}
-    stems = {shard.rpartition(".")[0] or shard for shard in _shards(pack)}
-    for path in out.iterdir():
-        ends = [match.start() for match in re.finditer(r"\.", path.name)]
-        if path.is_file() and any(path.name[:end] in stems for end in ends):
-            names.add(path.name)
-    try:
-        for name in names:
-            (built / name).parent.mkdir(parents=True, exist_ok=True)
-            (built / name).symlink_to(out / name)
-        yield
-    finally:
-        for top in {name.partition("/")[0] for name in names}:
-            files.remove(built / top)
+    shards = _shards(pack) | {name: built / name for name, _ in full}
+    return assembly.add_sidecars(columns, pack.format, built, shards)
 
 
 def _metadata(

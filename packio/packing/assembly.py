@@ -71,7 +71,7 @@ def write_index(
     counts = [shard.metadata["files"] for _, shard in full]
     columns = made.join_tables(alike(tables, str(out)), counts)
     if is_dir:
-        columns = add_sidecars(columns, container, built, [name for name, _ in full])
+        columns = add_sidecars(columns, container, built, {name: built / name for name, _ in full})
     index = indexfile.INDEX_NAME if is_dir else out.name + indexfile.INDEX_SUFFIX
     found = _metadata(plan, full, shards)
     digest = indexfile.write(built / index, columns, found)
@@ -159,9 +159,9 @@ def split_identities(tables: Sequence[Table]) -> tuple[list[Table], np.ndarray |
 
 
 def add_sidecars(
-    columns: dict[str, Content], container: Format, folder: Path, shards: list[str]
+    columns: dict[str, Content], container: Format, folder: Path, shards: Mapping[str, Path]
 ) -> dict[str, Content]:
-    """Have the format write its files for a folder of shards; add them to the table of files."""
+    """Have the format write its files for all shards; add them to the table of files."""
     if not (more := container.finish(folder, shards)):
         return columns
     tables: list[Mapping[str, Content]] = [columns, made.file_columns(folder, more)]

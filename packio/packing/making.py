@@ -226,13 +226,10 @@ def _check(
     if quarantine is not None and urls.parse(quarantine) is not None:
         raise OptionError(f"quarantine={os.fspath(quarantine)!r}: expected a folder on a disk")
     if quarantine is not None and urls.parse(out) is None:
-        folder = Path(os.path.realpath(quarantine))
+        message = f"quarantine={os.fspath(quarantine)!r}: lies within {out}"
         places = [absolute(out), Path(os.path.realpath(out))]  # the output may be a link
-        own = [one for p in places for one in (p, workshop.Workshop.locate(p).folder)]
-        if {Path(os.path.realpath(one)) for one in own} & {folder, *folder.parents}:
-            raise OptionError(
-                f"quarantine={os.fspath(quarantine)!r}: lies within {out}; choose another place"
-            )
+        for own in (*places, *(workshop.Workshop.locate(place).folder for place in places)):
+            sourcing.refuse_nesting(quarantine, own, message)
     if part is not None and not (1 <= part[0] <= part[1] and not finish):
         raise OptionError(
             f"part={part}, finish={finish}: expected (i, n) with 1 <= i <= n, or finish"

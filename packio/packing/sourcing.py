@@ -73,21 +73,22 @@ def locate_source(
     source = urls.place(source)
     if urls.parse(source) is not None:
         return source
-    outside = Path(os.path.realpath(source))
     if urls.parse(out) is None:
-        inside = Path(os.path.realpath(out))
-        if inside == outside or outside in inside.parents:
-            raise OptionError(f"{out}: lies within the source {source}; choose another place")
-        if inside in outside.parents:
-            raise OptionError(f"{out}: the source {source} lies within it; choose another place")
+        refuse_nesting(out, source, f"{out}: lies within the source {source}")
+        refuse_nesting(source, out, f"{out}: the source {source} lies within it")
     if quarantine is not None:  # the next run would find the copies as samples
-        inside = Path(os.path.realpath(quarantine))
-        if inside == outside or outside in inside.parents:
-            raise OptionError(
-                f"quarantine={os.fspath(quarantine)!r}: lies within the source {source}; choose "
-                "another place"
-            )
+        what = f"quarantine={os.fspath(quarantine)!r}"
+        refuse_nesting(quarantine, source, f"{what}: lies within the source {source}")
     return Path(os.path.abspath(source)) if whole else source
+
+
+def refuse_nesting(
+    inner: str | os.PathLike[str], outer: str | os.PathLike[str], message: str
+) -> None:
+    """Refuse a place that is another place, or lies within it."""
+    place, other = (Path(os.path.realpath(one)) for one in (inner, outer))
+    if other in (place, *place.parents):
+        raise OptionError(f"{message}; choose another place")
 
 
 def find_source(source: Any, name: str | None = None) -> Source:

@@ -316,7 +316,8 @@ def test_finishing_a_directory_tells_wids_and_timm_of_its_shards(tmp_path: Path)
     shards = ["photos-00000.tar", "photos-00001.tar"]
     for count, shard in zip((3, 5), shards, strict=True):
         _write(tmp_path / shard, _records([100] * count))
-    assert FORMAT.finish(tmp_path, shards) == ["shardindex.json", "_info.json"]
+    paths = {shard: tmp_path / shard for shard in shards}
+    assert FORMAT.finish(tmp_path, paths) == ["shardindex.json", "_info.json"]
     wids = json.loads((tmp_path / "shardindex.json").read_text())
     assert wids["__kind__"] == "wids-shard-index-v1"
     assert [(s["url"], s["nsamples"]) for s in wids["shardlist"]] == [

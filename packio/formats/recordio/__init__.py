@@ -39,7 +39,7 @@ import contextlib
 import glob
 import os
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -159,13 +159,13 @@ class RecordIO(Format):
     def unsplit(self, raw: bytes) -> bytes:
         return framing.unsplit(raw)
 
-    def finish(self, folder: Path, shards: Sequence[str]) -> list[str]:
+    def finish(self, folder: Path, shards: Mapping[str, Path]) -> list[str]:
         base, positions = 0, array("q")
-        for shard in shards:
-            lines = (folder / shard).with_suffix(".idx").read_bytes().splitlines()
+        for path in shards.values():
+            lines = path.with_suffix(".idx").read_bytes().splitlines()
             positions.extend(base + int(line.partition(b"\t")[2]) for line in lines)
-            base += (folder / shard).stat().st_size
-        name = f"{shards[0].rpartition('-')[0] or 'pack'}.all.idx"
+            base += path.stat().st_size
+        name = f"{next(iter(shards)).rpartition('-')[0] or 'pack'}.all.idx"
         write_whole(folder / name, b"".join(b"%d\t%d\n" % pair for pair in enumerate(positions)))
         return [name]
 

@@ -43,7 +43,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -191,14 +191,13 @@ class Tar(Format):
     ) -> Writer:
         return Writer(path, count)
 
-    def finish(self, folder: Path, shards: Sequence[str]) -> list[str]:
+    def finish(self, folder: Path, shards: Mapping[str, Path]) -> list[str]:
         """Write the files from which wids and timm learn the shards of a directory."""
-        name = shards[0].removesuffix(".tar").rpartition("-")[0] if shards else ""
-        name = name or "train"
-        counts = [_count(folder / shard) for shard in shards]
+        name = next(iter(shards), "").removesuffix(".tar").rpartition("-")[0] or "train"
+        counts = [_count(path) for path in shards.values()]
         listed = [
-            {"url": shard, "nsamples": count, "filesize": (folder / shard).stat().st_size}
-            for shard, count in zip(shards, counts, strict=True)
+            {"url": shard, "nsamples": count, "filesize": path.stat().st_size}
+            for (shard, path), count in zip(shards.items(), counts, strict=True)
         ]
         wids = {
             "__kind__": "wids-shard-index-v1", "wids_version": 1, "name": name, "shardlist": listed,

@@ -314,14 +314,13 @@ def test_a_writer_that_was_to_stop_stays_stopped_when_the_next_run_begins(
     tmp_path: pathlib.Path,
 ) -> None:
     """Else a chunk that ended early would pass for a whole chunk."""
-    tally = Tally(tmp_path / "tally", 1)
-    stopped = shards._latched(tally)
-    assert not stopped()
+    tally, of_next_run = (Tally(tmp_path / "tally", 1) for _ in range(2))
+    assert not tally.stopped
     tally.stop()
-    assert stopped()
-    tally.clear()
-    assert stopped()
-    assert not shards._latched(tally)()
+    assert tally.stopped
+    of_next_run.clear()
+    assert tally.stopped
+    assert not of_next_run.stopped
 
 
 def test_more_errors_than_allowed_stop_the_run(small: pathlib.Path, tmp_path: pathlib.Path) -> None:

@@ -117,7 +117,7 @@ class FieldTask(Task):
     first: int = 0  # row of the pack
     kind: str = ""  # of the field
 
-    def reads(self, stopped: Callable[[], bool]) -> Iterable[list[ReadSample]]:
+    def reads(self) -> Iterable[list[ReadSample]]:
         """The values of the shard's rows, from the parts in the journal."""
         batch, size, keys = list[ReadSample](), 0, self.listing.keys
         end = self.first + len(keys)
@@ -130,7 +130,7 @@ class FieldTask(Task):
                 at = row - self.first
                 batch.append(ReadSample(at, Record(keys[at], fields), None, len(value or b"")))
                 size += batch[-1].size
-                if size >= _BATCH or stopped():
+                if size >= _BATCH or self.tally.stopped:
                     yield batch
                     batch, size = [], 0
         if batch:

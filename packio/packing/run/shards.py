@@ -10,9 +10,8 @@ from __future__ import annotations
 import dataclasses
 import mmap
 import os
-import threading
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,7 +49,7 @@ class Tally:
     """Counters of a run's shards, and a flag that asks all writers of shards to stop."""
 
     def __init__(self, path: Path, shards: int) -> None:
-        self._path, self._shards = path, shards
+        self._path, self._shards, self._stopped = path, shards, False
         size = (shards + 1) * _FIELDS * 8
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -65,7 +64,7 @@ class Tally:
         return Tally, (self._path, self._shards)
 
     def clear(self) -> None:
-        self._counts[:] = 0
+        self._counts[:], self._stopped = 0, False
 
     def restart(self, shard: int) -> None:
         """Set the counters of one shard to zero, as an attempt at it begins."""
@@ -83,7 +82,12 @@ class Tally:
 
     @property
     def stopped(self) -> bool:
-        return bool(self._counts[self._shards, 0])
+        """Whether the writers were ever asked to stop, though another run sets the flag back.
+
+        A chunk that ended early for the flag must not pass for a whole chunk after that.
+        """
+        self._stopped = self._stopped or bool(self._counts[self._shards, 0])
+        return self._stopped
 
 
 class RunOptions(NamedTuple):
@@ -117,12 +121,13 @@ class Task:
     options: RunOptions  # of this task: its own threads and memory
     field: str = ""  # the only field that goes into the container; "": all fields do
 
-    def reads(self, stopped: Callable[[], bool]) -> Iterable[list[ReadSample]]:
-        """The samples, chunk by chunk."""
-        options = self.options
+    def reads(self) -> Iterable[list[ReadSample]]:
+        """The samples, chunk by chunk; fewer if the tally says to stop."""
+        options, tally = self.options, self.tally
         return read_ahead(
             self.listing, range(len(self.listing.keys)), threads=options.threads or 1,
-            treatment=self.treatment, memory=options.memory, skip=options.skip, stopped=stopped,
+            treatment=self.treatment, memory=options.memory, skip=options.skip,
+            stopped=lambda: tally.stopped,
         )  # fmt: skip
 
 
@@ -148,10 +153,9 @@ def write(task: Task) -> Outcome:
         path = folder / task.name
         path.parent.mkdir(parents=True)
     samples = PackedRows(task)
-    stopped = _latched(task.tally)
     try:
-        written = _write(task, samples, container, path, stopped)
-        finished = written is not None or (task.options.skip and not stopped())
+        written = _write(task, samples, container, path)
+        finished = written is not None or (task.options.skip and not task.tally.stopped)
         if finished:
             _finish(task, samples, written, container, folder)
         else:
@@ -164,24 +168,7 @@ def write(task: Task) -> Outcome:
     return Outcome(task.number, tuple(samples.skipped), finished)
 
 
-def _latched(tally: Tally) -> Callable[[], bool]:
-    """Tell whether the writers were ever asked to stop: another run sets the tally's flag back.
-
-    A chunk that ended early for the flag must not pass for a whole chunk after that.
-    """
-    ever = threading.Event()
-
-    def stopped() -> bool:
-        if tally.stopped:
-            ever.set()
-        return ever.is_set()
-
-    return stopped
-
-
-def _write(
-    task: Task, samples: PackedRows, container: Format, path: Path, stopped: Callable[[], bool]
-) -> Written | None:
+def _write(task: Task, samples: PackedRows, container: Format, path: Path) -> Written | None:
     """Write the container; None if it has no samples, or bad samples that are not left out."""
     listing, tally = task.listing, task.tally
     size = sum(size for size in listing.sizes if size > 0)
@@ -189,7 +176,7 @@ def _write(
         path, count=len(listing.keys), size=size, classes=listing.classes, **task.writer_options
     )
     try:
-        for chunk in task.reads(stopped):
+        for chunk in task.reads():
             good = samples.sort_out(chunk)
             bad = len(chunk) - len(good)
             tally.add(task.number, len(chunk), sum(r.size for r in good), bad)
@@ -197,7 +184,7 @@ def _write(
                 writer.add([samples.record(read) for read in good])
             if task.options.max_errors is not None and tally.total().bad > task.options.max_errors:
                 tally.stop()
-            if stopped():
+            if tally.stopped:
                 return None
         if samples.is_empty or (samples.skipped and not task.options.skip):
             return None

@@ -29,7 +29,7 @@ from packio.errors import (
     WorkerDiedError,
 )
 from packio.packing import planning
-from packio.packing.run import executors, reading, shards
+from packio.packing.run import executors, reading
 from packio.packing.run.shards import Tally
 from packio.sample.recipe import Recipe
 from packio.sources import Context

@@ -182,7 +182,6 @@ def _largest_shard(pack: opening.Pack) -> int:
 
 
 def _first_number(pack: opening.Pack) -> int:
-    """Number that the first new shard of a pack gets."""
     numbers = []
     for name in _shards(pack):
         digits = (name.rpartition(".")[0] or name).rpartition("-")[2]
@@ -272,7 +271,6 @@ def _columns(
     pack: opening.Pack, full: Sequence[tuple[str, indexfile.Index]], growth: Growth,
     whole: set[str], built: Path,
 ) -> dict[str, Content]:  # fmt: skip
-    """Columns of the new index."""
     old = assembly.columns_of(pack.index_file)
     data = assembly.data_files(old)
     paths = [name for name, _, _ in pack.index_file.files()]

@@ -193,7 +193,6 @@ def data_files(table: Mapping[str, np.ndarray]) -> int:
 
 
 def describe_shards(full: Sequence[tuple[str, Index]]) -> list[dict[str, Any]]:
-    """The list of shards in the metadata of an index."""
     return [{"name": n, "samples": s.metadata["samples"], **s.metadata["info"]} for n, s in full]
 
 

@@ -271,7 +271,6 @@ _TWINS = (
 def _describe(
     listing: Listing, twins: Sequence[tuple[int, int]], kind: _TwinKind, *, drops: bool
 ) -> str:
-    """The warning about twins."""
     shown = ", ".join(
         f"{listing.keys[i]!a} {kind.sign} {listing.keys[j]!a}" for i, j in twins[:_SHOWN]
     )

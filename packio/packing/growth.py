@@ -31,8 +31,6 @@ _PROBES = 8  # samples whose bytes are compared, to tell whether they have other
 
 
 class Growth(NamedTuple):
-    """How a source differs from a pack."""
-
     new: Listing  # samples to add, with labels and splits as the pack will count them
     there: Listing  # samples of the source whose keys the pack has
     rows: list[int]  # of these samples in the pack
@@ -180,7 +178,6 @@ def _moved(move: Relabelling, record: Record[Field]) -> Record[Field]:
 
 
 def _check_labels(pack: opening.Pack, listing: Listing) -> None:
-    """Refuse labels of another kind than those of the pack."""
     if not listing.keys:
         return
     old = pack.labels

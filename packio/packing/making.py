@@ -325,7 +325,6 @@ def convert(
 
 
 def _prefixes(packs: Sequence[opening.Pack], asked: bool | Sequence[str]) -> list[bytes]:
-    """What to put before the keys of each pack."""
     if isinstance(asked, bool):
         return [os.fsencode(f"{Path(one.path).stem}/") if asked else b"" for one in packs]
     if isinstance(asked, str) or not all(isinstance(text, str) for text in asked):
@@ -336,7 +335,6 @@ def _prefixes(packs: Sequence[opening.Pack], asked: bool | Sequence[str]) -> lis
 
 
 def _check_keys(listing: PackListing, *, is_prefixed: bool) -> None:
-    """Refuse packs that share a key."""
     if len(set(listing.keys)) == len(listing.keys):
         return
     owners = (one.path for one in listing.packs for _ in range(len(one)))

@@ -202,20 +202,14 @@ def check_space(plan: Plan, out: Path, shards: Sequence[int]) -> None:
 
 def count_workers(plan: Plan, wanted: int | None) -> int:
     """Number of processes; 1 for a small pack, or a listing that cannot be sent to a process."""
-    if len(plan.shards) == 1 or not _pickles(plan.listing):
+    listing, is_small = plan.listing, wanted is None and plan.total_bytes < _WORTH_PROCESSES
+    if len(plan.shards) == 1 or is_small:
         return 1
-    if wanted is None and plan.total_bytes < _WORTH_PROCESSES:
-        return 1
-    return wanted or processors.usable()
-
-
-def _pickles(listing: Listing) -> bool:
-    """Tell whether a listing pickles, and needs no class of this program's main module."""
     try:
         sent = pickle.dumps((listing.open, None if listing.rows is None else listing.rows[:1]))
     except Exception:  # noqa: BLE001 (whatever its pickling does)
-        return False
-    return b"__main__" not in sent
+        return 1
+    return 1 if b"__main__" in sent else wanted or processors.usable()
 
 
 _SAMPLE = 64  # images that are looked at
@@ -267,7 +261,7 @@ class DryRun:
     levels: LevelsAdvice | None = None  # None if the plan has none
 
 
-def dry_run(plan: Plan, candidates: Sequence[Encoding] = CANDIDATES) -> DryRun:
+def dry_run(plan: Plan) -> DryRun:
     """Look at a plan and at some of its images, drawn at random; write nothing."""
     listing, treatment = plan.listing, plan.treatment
     drawn = np.random.default_rng(0).permutation(len(listing.keys))[:_SAMPLE]
@@ -290,7 +284,7 @@ def dry_run(plan: Plan, candidates: Sequence[Encoding] = CANDIDATES) -> DryRun:
         labels=kind_of_labels, shards=len(plan.shards), source_bytes=plan.total_bytes,
         problems=tuple((key.decode("utf-8", "surrogateescape"), text) for key, text in problems),
         warnings=tuple(listing.warnings), looked_at=len(reads),
-        advice=tuple(_advice(plain, c, listing.sizes) for c in candidates) if plain else (),
+        advice=tuple(_advice(plain, c, listing.sizes) for c in CANDIDATES) if plain else (),
         levels=_levels_advice(reads, treatment, len(listing.keys)),
     )  # fmt: skip
 

@@ -61,8 +61,6 @@ _Stamp = tuple[int, str]  # size of an object in bytes, and its version, or ""
 
 
 class ExistingOutput(NamedTuple):
-    """What is at an output that may be written."""
-
     report: PackReport | None = None  # of the pack that the plan makes, if it is there
     lost: tuple[str, ...] = ()  # names of added fields of a pack that will be replaced
 
@@ -82,8 +80,10 @@ def find(plan: Plan, out: Path, options: RunOptions, *, overwrite: bool) -> Exis
     try:
         with opening.open(out) as pack:
             if sameness.is_made_by(plan, options.skip, pack):
-                if url is not None:
-                    finish(url)
+                if url is not None:  # perhaps the last step of an upload is missing
+                    with urls.errors_as(ReadError, url):
+                        if stores.is_file(remote.marker(url)):
+                            stores.remove(remote.marker(url))
                 return ExistingOutput(_report(plan, pack, options.began))
             added = ", ".join(_lost(pack.index_file, plan))
     except PackioError as error:
@@ -125,11 +125,10 @@ def _check_replaceable(out: Path) -> None:
         with urls.errors_as(ReadError, out):
             ours = stores.is_file(out / INDEX_NAME) or stores.is_file(remote.marker(url))
             is_other = not ours and bool(stores.open_store(url).list())
-    elif not os.path.isdir(out) or os.path.exists(out / INDEX_NAME):
-        return
     else:
         try:
-            is_other = bool(os.listdir(out))
+            has_index = os.path.exists(out / INDEX_NAME)
+            is_other = os.path.isdir(out) and not has_index and bool(os.listdir(out))
         except OSError as error:
             raise OutputExistsError(f"{out}: cannot be looked into: {error.strerror}") from error
     if is_other:
@@ -216,8 +215,6 @@ def pack_to(
 
 
 class _Upload:
-    """The upload of one pack."""
-
     def __init__(self, url: Url, staged: Path) -> None:
         self._url, self._marker = url, remote.marker(url)
         self._is_folder = staged.is_dir()
@@ -306,13 +303,6 @@ class _Upload:
 
     def _taken_over(self) -> LockedError:
         return LockedError(f"{self._url}: another packio is uploading to it; run it again later")
-
-
-def finish(url: Url) -> None:
-    """Remove the marker that an upload left, if only this last step is missing."""
-    with urls.errors_as(ReadError, url):
-        if stores.is_file(remote.marker(url)):
-            stores.remove(remote.marker(url))
 
 
 def mark(url: Url, attempts: int = 2) -> str | None:

@@ -67,8 +67,6 @@ class AddReport:
 
 
 class _Summary(NamedTuple):
-    """What the parts of a field hold."""
-
     kind: str | None  # of the values; None: there are none
     absent: Sequence[int] = ()  # rows that have no value, those of bad values left out
     problems: Sequence[Problem] = ()
@@ -77,8 +75,6 @@ class _Summary(NamedTuple):
 
 
 class Job:
-    """One field that is added."""
-
     def __init__(
         self, shop: Workshop, pack: opening.Pack, name: str, kind: str | None, options: RunOptions,
         *, missing: bool, only_new: bool, batch_size: int | None,
@@ -313,7 +309,6 @@ class Job:
                 path.unlink()
 
     def _bad_values(self, limit: int | None) -> BadImagesError:
-        """The error for bad values, with all of them."""
         listed = sorted(self._problems)
         lines = "".join(f"\n  {ascii(one.key)[1:-1]}: {one.reason}" for one in listed[:_SHOWN])
         more = f"\n  and {len(listed) - _SHOWN:,} more" if len(listed) > _SHOWN else ""
@@ -328,7 +323,6 @@ class Job:
         return error
 
     def _summary(self) -> _Summary:
-        """Look through the parts."""
         kinds: dict[str, int] = {}
         problems, absent = list[Problem](), list[int]()
         lengths, shapes = np.zeros(len(self._keys), np.int64), collections.Counter[str]()

@@ -141,8 +141,6 @@ _MOST_BYTES, _MOST_SECONDS = 16 << 20, 5.0  # of values that a kill may lose
 
 
 class MakeTask(NamedTuple):
-    """Rows whose values are to be made."""
-
     number: int  # of the task
     tally: Tally  # counts rows, and tells when to stop
     folder: Path  # of the journal
@@ -289,7 +287,6 @@ class _Making:
         return BadImagesError(f"{task.pack}: {task.name} of {self._pack.key(rows[0])!r}: {what}")
 
     def flush(self) -> None:
-        """Write a part of what was made since the last one."""
         if not self._values:
             return
         described = {"kind": self._kind, "problems": self._noted, "shapes": self._shapes}

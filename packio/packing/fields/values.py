@@ -40,7 +40,6 @@ class Values(NamedTuple):
 
 
 def find(values: Any, name: str, keys: Sequence[bytes], kind: str | None) -> Values:
-    """Find the values of a field."""
     if callable(values):
         where = f"{getattr(values, '__module__', '')}:{getattr(values, '__qualname__', values)}"
         told = json.dumps(("function", where, kind)).encode()
@@ -214,7 +213,6 @@ def _kind_of(path: str, kind: str | None) -> str:
 
 
 def first_names(names: Sequence[str]) -> str:
-    """The first of some names, for a message."""
     more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
     return ", ".join(map(repr, names[:_SHOWN])) + more
 

@@ -181,8 +181,6 @@ def connect(address: str | None) -> Iterator[Cluster]:
 
 
 class Cluster(Executor):
-    """Tasks on a Ray cluster."""
-
     def __init__(self, ray: Any) -> None:
         self._ray = ray
         self._remote = ray.remote(max_retries=_RETRIES)(_outcome)
@@ -208,7 +206,6 @@ class Cluster(Executor):
         self._check = [self._put(check)]
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run a function on a node."""
         reference = self._remote.remote(self._check, [self._put((fn, args, kwargs))])
         done = Future[Any]()
         done.set_running_or_notify_cancel()

@@ -123,8 +123,6 @@ class Processes(Executor):
 
 
 class _Worker:
-    """A process, and the pipe to it."""
-
     def __init__(self) -> None:
         self._line, theirs = Pipe()
         # The process inherits the block: so Ctrl-C during its start makes no traceback there; the

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from packio import registry
@@ -260,11 +260,10 @@ class Run:
     def _old_files(self) -> list[str]:
         """Names of the files of the pack that is replaced, if that pack is a file."""
         index = self.out.name + INDEX_SUFFIX
-        try:
-            old = Index(self.out.with_name(index))
-            return [*(name for name, _, _ in old.files() if "/" not in name), index]
-        except PackioError:
-            return []
+        with suppress(PackioError):
+            old = Index(self.out.with_name(index)).files()
+            return [*(name for name, _, _ in old if "/" not in name), index]
+        return []
 
     def _list_skipped(self, skipped: Sequence[Skip]) -> Path | None:
         """Write the list of skipped samples, if any, beside the pack; a part's has its number."""

@@ -108,8 +108,6 @@ class RunOptions(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One shard to write."""
-
     number: int  # in the journal
     name: str  # of the container, relative to the pack; "." if the pack is the shard
     format: str
@@ -132,8 +130,6 @@ class Task:
 
 
 class Outcome(NamedTuple):
-    """The result of a task."""
-
     number: int  # of the shard
     skipped: tuple[Skip, ...]
     finished: bool  # whether the shard is in the journal

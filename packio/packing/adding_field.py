@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from packio.errors import CannotCreateError, OptionError, PackioError
+from packio.errors import CannotCreateError, OptionError
 from packio.packing import sourcing
 from packio.packing.fields import publishing
 from packio.packing.fields.job import SUFFIX, AddReport, Job, check_none_left
@@ -139,9 +139,9 @@ def add_field(
                 f"or drop it first: packio drop-field "
                 f"{shlex.quote(str(pack.path))} {name}"
             )
-        kept, shop.keep = shop.keep, True
+        shop.is_complete = True  # what is made stays, whatever the user's function raises
         report = job.run(values, resume=resume)
-        shop.keep = kept and report.digest == pack.digest  # nothing was new, nor made
+        shop.keep &= report.digest == pack.digest  # nothing was new, nor made
         return report
 
 
@@ -207,22 +207,14 @@ def _changing(path: str | os.PathLike[str]) -> Iterator[tuple[Workshop, opening.
             f"and upload it; to copy it: packio convert {shlex.quote(str(url))} here.tar"
         )
     out = absolute(path)
-    failure: Exception | None = None
     with sourcing.open_to_change(out) as pack:  # say what is wrong before a workshop is made
         _check_changeable(pack)
         root = pack.index_file.path
     with workshop.open_workshop(beyond_link(out), suffix=SUFFIX) as shop:
         shop.built.mkdir(exist_ok=True)  # without it the workshop counts as published
         with locks.changing(root), sourcing.open_to_change(out) as pack:
-            shop.keep = not publishing.undo_killed(pack, shop)
-            try:
-                yield shop, pack
-            except Exception as error:  # the journal stays, whatever the user's function raises
-                if isinstance(error, OSError) and not isinstance(error, PackioError):
-                    raise
-                failure = error
-    if failure is not None:
-        raise failure
+            shop.keep = shop.is_complete = not publishing.undo_killed(pack, shop)
+            yield shop, pack
 
 
 def _check_changeable(pack: opening.Pack) -> None:

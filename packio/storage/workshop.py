@@ -59,7 +59,7 @@ class Workshop:
         self.built: Path = folder / BUILT
         self.shards: Path = folder / SHARDS  # the journal's folder
         self.keep: bool = True  # the journal stays for another run if this one fails
-        self.is_complete: bool = False  # all is built, and only its place may be taken
+        self.is_complete: bool = False  # the journal stays, whatever error comes: all is built
 
     @staticmethod
     def locate(out: Path, suffix: str = UNFINISHED_SUFFIX) -> Workshop:

@@ -123,30 +123,27 @@ def _as_packed(record: Record[Field], row: int, index: Index, own: Collection[st
             return False
         if field and crc32c(field.data) != index.column(f"{name}/crc32c").item(row):
             return False
-    return (record.meta or b"") == _meta(index, row) and _same_boxes(record, row, index)
+    meta = _values(index, "meta_data", "meta_offsets", row).tobytes()
+    return (record.meta or b"") == meta and _same_boxes(record, row, index)
 
 
-def _meta(index: Index, row: int) -> bytes:
-    if "meta_data" not in index:
-        return b""
-    start, stop = index.column("meta_offsets").span(row, row + 2).tolist()
-    return index.column("meta_data").span(start, stop).tobytes()
+def _values(index: Index, name: str, offsets: str, row: int) -> np.ndarray:
+    """The values of a row in a column of lists; none if there is no such column."""
+    if name not in index:
+        return np.zeros(0, np.uint8)
+    return index.column(name).span(*index.column(offsets).span(row, row + 2).tolist())
 
 
 def _same_boxes(record: Record[Field], row: int, index: Index) -> bool:
-    start = stop = 0
-    if "boxes" in index:
-        start, stop = index.column("box_offsets").span(row, row + 2).tolist()
-    if record.boxes is None or not len(record.boxes):
-        return start == stop
-    if start == stop or set(record.box_columns) != set(index.box_columns):
-        return False
-    columns = {"boxes": np.asarray(record.boxes, np.float32).reshape(-1, 4)}
-    columns |= {f"boxes/{name}": values for name, values in record.box_columns.items()}
-    return all(
+    given = () if record.boxes is None else record.boxes
+    stored = _values(index, "boxes", "box_offsets", row)
+    if not len(given) or not len(stored):
+        return len(given) == len(stored)
+    columns = {f"boxes/{name}": values for name, values in record.box_columns.items()}
+    return set(record.box_columns) == set(index.box_columns) and all(
         np.array_equal(np.asarray(values).astype(index.column(name).dtype),
-                       index.column(name).span(start, stop))
-        for name, values in columns.items()
+                       _values(index, name, "box_offsets", row))
+        for name, values in {"boxes": np.reshape(given, (-1, 4)), **columns}.items()
     )  # fmt: skip
 
 

@@ -198,8 +198,8 @@ class Cluster(Executor):
 
     @property
     def slots(self) -> int:
-        """Number of tasks that the nodes can run at a time; at least 1."""
-        return max(1, sum(_slots(node) for node in self._ray.nodes()))
+        """Number of tasks that the nodes which are alive can run at a time."""
+        return int(self._ray.cluster_resources().get("CPU", 0))
 
     def show(self, check: NodeCheck) -> None:
         """Have each process on a node compare what it sees before its first task."""
@@ -256,9 +256,9 @@ class Cluster(Executor):
         """Note when the head answered, and when there was a node. Without a head, Ray blocks."""
         while not self._closed.wait(_WATCH_SECONDS):
             with contextlib.suppress(Exception):  # counts as no answer
-                nodes = self._ray.nodes()
+                slots = self.slots
                 last[0] = time.monotonic()
-                if any(map(_slots, nodes)):
+                if slots:
                     last[1] = last[0]
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -271,11 +271,6 @@ class Cluster(Executor):
             self._ray.cancel(reference, force=True)
         if wait:
             self._ray.wait(references, num_returns=len(references), timeout=_END_SECONDS)
-
-
-def _slots(node: Mapping[str, Any]) -> int:
-    """Number of tasks that a node can run at a time; 0 if it is dead."""
-    return int(node["Resources"].get("CPU", 0)) if node["Alive"] else 0
 
 
 def _fail(done: Future[Any], error: Exception) -> None:

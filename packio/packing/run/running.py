@@ -188,7 +188,7 @@ class Run:
         workers = min(options.workers, len(missing))
         with executors.start_engine(options.engine, workers) as engine, ExitStack() as stack:
             if isinstance(engine, cluster.Cluster):
-                workers = min(engine.slots, len(missing))
+                workers = min(max(1, engine.slots), len(missing))
                 stack.enter_context(cluster.scratch_in(journal.folder, plan.listing))
                 engine.show(cluster.check_run(plan, journal, options.quarantine))
             each = options._replace(

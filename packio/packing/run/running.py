@@ -25,7 +25,7 @@ from packio.index.indexfile import INDEX_SUFFIX, Index
 from packio.packing import assembly
 from packio.packing.planning import SKIPPED_SUFFIX, PackReport, Plan, Skip, check_space
 from packio.packing.run import cluster, executors, sameness, shards
-from packio.packing.run.shards import RunOptions, Tally, Totals
+from packio.packing.run.shards import RunOptions, Tally
 from packio.sample.recipe import Recipe
 from packio.storage import journal as journals
 from packio.storage.journal import Journal
@@ -130,14 +130,13 @@ class Run:
         missing, journal = [], self._journal
         for number in self._mine:
             finished = journal.find(number)
-            if finished is not None and self._is_reusable(finished, number):
-                self._resumed += 1
-                self._before += len(self.plan.shards[number])
-                self._before_bytes += finished.metadata["source_bytes"]
-                continue
-            if finished is not None:
+            if finished is None or not self._is_reusable(finished, number):
                 journal.forget(number)
-            missing.append(number)
+                missing.append(number)
+                continue
+            self._resumed += 1
+            self._before += len(self.plan.shards[number])
+            self._before_bytes += finished.metadata["source_bytes"]
         if missing and self.options.finish:
             raise OutputError(
                 f"{self.out}: {len(missing)} of {len(self._mine)} shards are not written yet "
@@ -182,9 +181,6 @@ class Run:
                     "run it again with fewer --workers or less --memory"
                 ) from error
 
-        def step() -> None:
-            self._report_progress(tally.total())
-
         workers = min(options.workers, len(missing))
         with executors.start_engine(options.engine, workers) as engine, ExitStack() as stack:
             if isinstance(engine, cluster.Cluster):
@@ -203,10 +199,11 @@ class Run:
                 )
                 for number in missing
             ]  # fmt: skip
-            step()
+            self._report_progress(tally)
             run_tasks(
-                engine, shards.write, ((task,) for task in tasks), took, stop=tally.stop, step=step
-            )
+                engine, shards.write, ((task,) for task in tasks), took, stop=tally.stop,
+                step=lambda: self._report_progress(tally),
+            )  # fmt: skip
         outcomes.sort()
         limit, bad = options.max_errors, sum(len(o.skipped) for o in outcomes)
         if limit is not None and max(bad, tally.total().bad) > limit:
@@ -220,10 +217,11 @@ class Run:
             return f"{self.out.stem}-{self.first + number:05d}{suffix}"
         return "." if self._container.caps.is_directory else self.out.name
 
-    def _report_progress(self, done: Totals) -> None:
-        options, samples = self.options, self._before + done.samples
+    def _report_progress(self, tally: Tally) -> None:
+        options, done = self.options, tally.total()
         if options.progress is None:
             return
+        samples = self._before + done.samples
         complete, bad = samples >= self._total, len(self.plan.listing.unlisted) + done.bad
         stage = "publishing" if complete else "checking" if bad and not options.skip else "reading"
         options.progress(

@@ -61,10 +61,9 @@ def add(
     for (number, record), base in zip(placed.items(), bases, strict=False):
         rows = slice(*shards[number][1:])
         for full in record.column_names:  # none of the field, if no sample of the shard has a value
-            field, slash, column = full.partition("/")
-            if not slash or field != name:
+            if not full.startswith(f"{name}/"):
                 continue
-            own = record.column(full).array()
+            column, own = full.rpartition("/")[2], record.column(full).array()
             if full not in columns:
                 absent = -1 if column == "offset" else 0
                 columns[full] = np.full(len(pack), absent, own.dtype)
@@ -86,11 +85,8 @@ def drop(pack: opening.Pack, name: str, shop: Workshop) -> tuple[str, list[str],
     Returns the digest, the files removed, and the bytes of values that stay in other files.
     """
     old = assembly.columns_of(pack.index_file)
-    listed = pack.index_file.files()
-    names = [file for file, _, _ in listed]
-    data = assembly.data_files(old)
-    removed = _removable(pack, name, old, names)
-    kept = [i for i, file in enumerate(names) if file not in removed]
+    data, removed = assembly.data_files(old), _list_removable(pack, name)
+    kept = [i for i, (file, _, _) in enumerate(pack.index_file.files()) if file not in removed]
     columns = {n: c for n, c in old.items() if not n.startswith(f"{name}/")}
     columns |= made.take_files(columns, kept)
     numbers = np.zeros(data, np.uint32)  # old number of a file → new number
@@ -110,22 +106,16 @@ def drop(pack: opening.Pack, name: str, shop: Workshop) -> tuple[str, list[str],
     return digest, sorted(removed), remaining
 
 
-def _removable(
-    pack: opening.Pack, name: str, old: Mapping[str, np.ndarray], names: Sequence[str]
-) -> set[str]:
+def _list_removable(pack: opening.Pack, name: str) -> set[str]:
     """Files of the containers that hold this field and nothing else, and their sidecars."""
-    kind = pack.fields[name]
-    apart = [
-        name_added_shard(pack.format, shard, name, kind) for shard, _, _ in rows_of_shards(pack)
-    ]
-    others = [c for n, c in old.items() if n.endswith("/file") and n != f"{name}/file"]
-    used = {names[i] for column in others for i in np.unique(column).tolist()}
-    found = set()
-    for path in apart:
-        stem = path.rpartition(".")[0]
-        begin = f"{path}/" if pack.format.caps.is_directory else f"{stem}."
-        found |= {file for file in names if file.startswith(begin) and file not in used}
-    return found
+    index, caps = pack.index_file, pack.format.caps
+    apart = [name_added_shard(pack.format, shard, name, pack.fields[name])
+             for shard, _, _ in rows_of_shards(pack)]  # fmt: skip
+    begins = tuple(f"{p}/" if caps.is_directory else f"{p.rpartition('.')[0]}." for p in apart)
+    names = [file for file, _, _ in index.files()]
+    others = [n for n in index.column_names if n.endswith("/file") and n != f"{name}/file"]
+    used = {names[i] for n in others for i in np.unique(index.column(n).array()).tolist()}
+    return {file for file in names if file.startswith(begins) and file not in used}
 
 
 def _publish(
@@ -207,10 +197,8 @@ def _remove_empty(folder: Path, root: Path, leaves: Sequence[str]) -> None:
 
 def check_free(pack: opening.Pack, name: str, paths: Sequence[str]) -> None:
     """Refuse to write where something is that does not leave the pack with an old field."""
-    root, gone = pack.index_file.path.parent, set[str]()
-    if name in pack.fields:
-        names = [file for file, _, _ in pack.index_file.files()]
-        gone = _removable(pack, name, assembly.columns_of(pack.index_file), names)
+    root = pack.index_file.path.parent
+    gone = _list_removable(pack, name) if name in pack.fields else set()
     for path in paths:
         if os.path.lexists(root / path) and not _goes(root, path, gone, pack.format.caps.leaves):
             raise OutputExistsError(

@@ -124,10 +124,10 @@ def pack(
     if part is None:
         workshop.tidy(out, keep=resume)
     plan = _plan(
-        source, out, format, source_kind, shards, shard_size, classes_from, fields, options,
-        Levels.from_user(levels, levels_quality, levels_crop), skip=skip,
-        found=_make_listing_callback(progress, began),
-        check=check, stats=stats, seek_points=seek_points,
+        source, out, skip=skip, found=_make_listing_callback(progress, began), format=format,
+        source_kind=source_kind, shards=shards, shard_size=shard_size, classes_from=classes_from,
+        fields=fields, levels=levels, levels_quality=levels_quality, levels_crop=levels_crop,
+        check=check, stats=stats, seek_points=seek_points, **options,
     )  # fmt: skip
     run_options = RunOptions(
         skip, engine, planning.count_workers(plan, num_workers), threads, memory, max_errors, part,
@@ -162,14 +162,7 @@ def _make_listing_callback(
     return tell
 
 
-def dry_run(
-    source: Any, out: str | os.PathLike[str], *,
-    format: str | None = None, source_kind: str | None = None,  # noqa: A002 (the public name)
-    shards: int = 1, shard_size: int | str | None = None,
-    classes_from: str | os.PathLike[str] | Sequence[str] | None = None, check: str = "header",
-    levels: int | str | None = None, levels_quality: int | None = None,
-    levels_crop: int | None = None, fields: Mapping[str, Any] | None = None, **options: Any,
-) -> planning.DryRun:  # fmt: skip
+def dry_run(source: Any, out: str | os.PathLike[str], **options: Any) -> planning.DryRun:
     """Report what `pack` would do with the same arguments, and how other encodings compare.
 
     Nothing is written. Some of the images, drawn at random, are decoded, and encoded in a few ways.
@@ -178,32 +171,29 @@ def dry_run(
     out = absolute(out)
     if isinstance(source, os.PathLike) or (isinstance(source, str) and os.path.lexists(source)):
         source = Path(source)
-    return planning.dry_run(
-        _plan(
-            source, out, format, source_kind, shards, shard_size, classes_from, fields, options,
-            Levels.from_user(levels, levels_quality, levels_crop), skip=True,
-            check=check, seek_points=False,
-        )
-    )  # fmt: skip
+    return planning.dry_run(_plan(source, out, skip=True, seek_points=False, **options))
 
 
 def _plan(
-    source: Any, out: Path, format_name: str | None, source_kind: str | None, shards: int,
-    shard_size: int | str | None, classes_from: Any, fields: Mapping[str, Any] | None,
-    options: Mapping[str, Any], levels: Levels | None, *, skip: bool,
-    found: Callable[[int], None] = lambda _: None, **recipe_values: Any,
+    source: Any, out: Path, *, skip: bool, found: Callable[[int], None] = lambda _: None,
+    format: str | None = None, source_kind: str | None = None,  # noqa: A002 (the public name)
+    shards: int = 1, shard_size: int | str | None = None, classes_from: Any = None,
+    fields: Mapping[str, Any] | None = None, levels: int | str | None = None,
+    levels_quality: int | None = None, levels_crop: int | None = None, check: str = "header",
+    stats: int | None = None, seek_points: bool = True, **options: Any,
 ) -> planning.Plan:  # fmt: skip
     """List a source, and fix all that decides the bytes of its pack."""
+    wanted = Levels.from_user(levels, levels_quality, levels_crop)
     shard_size = sourcing.byte_count("shard_size", shard_size)
     sourcing.check_positive(shards=shards, shard_size=shard_size)
     if shard_size is not None and shards != 1:
         raise OptionError(f"shards={shards}, shard_size={shard_size}: expected one of the two")
-    name = sourcing.find_format(out, format_name)
+    name = sourcing.find_format(out, format)
     listing, recipe = sourcing.list_source(
         source, out, source_kind, name, classes_from, options, skip=skip, fields=fields, found=found
     )
-    recipe = dataclasses.replace(recipe, **recipe_values)
-    listing, recipe = resolve_levels(listing, recipe, levels)
+    recipe = dataclasses.replace(recipe, check=check, stats=stats, seek_points=seek_points)
+    listing, recipe = resolve_levels(listing, recipe, wanted)
     return planning.make(listing, name, recipe, shards=shards, shard_size=shard_size)
 
 

@@ -57,29 +57,24 @@ def target(text: str, size: Size, orientation: int, *, enlarge: bool) -> Size:
     they truncate the other side, as torchvision does, and enlarge no image unless ``enlarge``.
     """
     name, numbers = parse(text)
-    to = _target(name, numbers, size, enlarge=enlarge)
-    if name == "exact" and orientation >= 5:
-        to = to[::-1]
+    (width, height), number = size, numbers[0]
+    has = {"short": min(size), "long": max(size), "max-pixels": width * height}.get(name, 0)
+    if name == "exact":
+        to = (number, numbers[1]) if orientation < 5 else (numbers[1], number)
+    elif number == has or (number > has and not enlarge):
+        to = size
+    elif name != "max-pixels":
+        to = max(1, number * width // has), max(1, number * height // has)
+    else:
+        # floor(sqrt(number * width / height)); the product of both sides is at most the number
+        wide, high = math.isqrt(number * width // height), math.isqrt(number * height // width)
+        to = min(max(wide, 1), number), min(max(high, 1), number)
     if to[0] * to[1] > MAX_PIXELS:
         raise LimitError(
-            f"{size[0]}x{size[1]} pixels would become {to[0]}x{to[1]}; the limit is "
-            f"{MAX_PIXELS:,} in all"
+            f"{width}x{height} pixels would become {to[0]}x{to[1]}; "
+            f"the limit is {MAX_PIXELS:,} in all"
         )
     return to
-
-
-def _target(name: str, numbers: tuple[int, ...], size: Size, *, enlarge: bool) -> Size:
-    if name == "exact":
-        return numbers[0], numbers[1]
-    (width, height), number = size, numbers[0]
-    has = {"short": min(size), "long": max(size), "max-pixels": width * height}[name]
-    if number == has or (number > has and not enlarge):
-        return size
-    if name != "max-pixels":
-        return max(1, number * width // has), max(1, number * height // has)
-    # floor(sqrt(number * width / height)); the product of both sides is at most the number
-    wide, high = math.isqrt(number * width // height), math.isqrt(number * height // width)
-    return min(max(wide, 1), number), min(max(high, 1), number)
 
 
 def decode_scaled(image: Image.Image, data: bytes, to: Size) -> Box:

@@ -27,18 +27,12 @@ from pathlib import Path
 from typing import Any
 
 from packio import __version__, registry
-from packio.errors import (
-    DecodeError,
-    OptionError,
-    OutputError,
-    PackioError,
-    ReadError,
-    WorkerDiedError,
-)
+from packio.errors import OptionError, OutputError, PackioError, ReadError, WorkerDiedError
 from packio.images import native
 from packio.index.indexfile import crc32c
 from packio.packing.images import encode
 from packio.packing.planning import Plan
+from packio.packing.run.reading import read_one
 from packio.sample.recipe import Recipe
 from packio.sources import Listing
 from packio.sources._rows import scratch_files
@@ -123,17 +117,10 @@ def _look_at_run(
 
 
 def _read(samples: Listing) -> list[int | str]:
-    """CRC32C of the image of each sample, or the reason why the sample cannot be read."""
-    found: list[int | str] = []
+    """CRC32C of the image of each sample, or the reason why the sample is bad."""
     with samples.open_records() as read:
-        for i in range(len(samples.keys)):
-            try:
-                found.append(crc32c(read(i).image.data))
-            except OSError as error:
-                found.append(error.strerror or str(error))
-            except DecodeError as error:
-                found.append(str(error))
-    return found
+        reads = [read_one(samples, read, i) for i in range(len(samples.keys))]
+    return [r.problem or crc32c(r.record.image.data) for r in reads]
 
 
 def check_object(url: Url, facts: Facts, *, seek_points: bool) -> NodeCheck:

@@ -142,160 +142,135 @@ def write(task: Task) -> Outcome:
     attempts share a folder, and the journal takes the first that is whole.
     """
     task.tally.restart(task.number)
-    folder = task.journal.attempt(task.number)
-    container = registry.load("formats", task.format)
-    path = folder
-    if task.name != ".":
-        path = folder / task.name
-        path.parent.mkdir(parents=True)
-    samples = PackedRows(task)
+    shard = _Shard(task)
     try:
-        written = _write(task, samples, container, path)
+        written = shard.write()
         finished = written is not None or (task.options.skip and not task.tally.stopped)
         if finished:
-            _finish(task, samples, written, container, folder)
+            shard.finish(written)
         else:
-            files.remove(folder)
+            files.remove(shard.folder)
     except BaseException:
         noted = task.journal.find(task.number)
-        if noted is None or noted.metadata["attempt"] != folder.name:  # else it is finished
-            files.remove(folder)
+        if noted is None or noted.metadata["attempt"] != shard.folder.name:  # else it is finished
+            files.remove(shard.folder)
         raise
-    return Outcome(task.number, tuple(samples.skipped), finished)
+    return Outcome(task.number, tuple(shard.skipped), finished)
 
 
-def _write(task: Task, samples: PackedRows, container: Format, path: Path) -> Written | None:
-    """Write the container; None if it has no samples, or bad samples that are not left out."""
-    listing, tally = task.listing, task.tally
-    size = sum(size for size in listing.sizes if size > 0)
-    writer = container.writer(
-        path, count=len(listing.keys), size=size, classes=listing.classes, **task.writer_options
-    )
-    try:
-        for chunk in task.reads():
-            good = samples.sort_out(chunk)
-            bad = len(chunk) - len(good)
-            tally.add(task.number, len(chunk), sum(r.size for r in good), bad)
-            if task.options.skip or not samples.skipped:
-                writer.add([samples.record(read) for read in good])
-            if task.options.max_errors is not None and tally.total().bad > task.options.max_errors:
-                tally.stop()
-            if tally.stopped:
-                return None
-        if samples.is_empty or (samples.skipped and not task.options.skip):
-            return None
-        written: Written = writer.close()
-    finally:
-        writer.abort()
-    return samples.check(written)
-
-
-def _finish(
-    task: Task, samples: PackedRows, written: Written | None, container: Format, folder: Path
-) -> None:
-    """Make the shard's files durable, and write the shard's index into the journal."""
-    beside = os.path.dirname(task.name)
-    quarantine = task.options.quarantine
-    metadata: dict[str, Any] = {
-        "version": indexfile.VERSION, "plan": task.journal.digest, "attempt": folder.name,
-        "name": task.name, "samples": len(samples), "source_bytes": samples.source_bytes,
-        "fields": samples.builder.fields, "noted": samples.counts, "copied": samples.copied,
-        "quarantine": None if quarantine is None else str(quarantine),
-        "skipped": [[os.fsdecode(s.key), s.reason] for s in samples.skipped],
-    }  # fmt: skip
-    names: list[str] = []
-    if written is None:
-        files.remove(folder)
-    else:
-        inside = task.name if container.caps.is_directory and task.name != "." else beside
-        names = [os.path.join(inside, name) for name in (*written.files, *written.sidecars)]
-        metadata |= {"files": len(written.files), "info": written.info}
-        identity = container.identity(folder if task.name == "." else folder / task.name)
-        if identity is not None:
-            metadata["identity"] = identity
-    with ThreadPool(1, "packio-sync") as pool:  # while the files are digested
-        synced = pool.submit(files.sync_tree, folder) if written is not None else None
-        listed = made.file_columns(folder, names)
-        if synced is not None:
-            synced.result()
-    # The record comes last: whoever finds it may rely on the files that it lists.
-    task.journal.finish(task.number, samples.columns(written) | listed, metadata)
-
-
-class PackedRows:
-    """The samples packed so far, in order: they become columns of the shard's index."""
+class _Shard:
+    """A shard while it is written: its samples so far, in order, become columns of its index."""
 
     def __init__(self, task: Task) -> None:
-        self._task = task
+        self._task, self.folder = task, task.journal.attempt(task.number)
+        self._path = self.folder / task.name
+        self._container: Format = registry.load("formats", task.format)
+        # Where each field is a container of its own, the container's only field is its image.
+        self._inner = IMAGE if self._container.caps.fields_apart else task.field
         self.skipped: list[Skip] = []
-        self.counts: dict[str, tuple[int, str]] = {}  # name → number, key of the first sample
-        self.source_bytes = self.copied = 0  # copied: into the quarantine
-        self.builder: IndexBuilder = IndexBuilder()
+        self._counts: dict[str, tuple[int, str]] = {}  # name → number, key of the first sample
+        self._source_bytes = self._copied = 0  # copied: into the quarantine
+        self._builder = IndexBuilder()
         self._identities = sameness.fingerprints(task.listing)  # before anything is read
         self._packed = array("q")  # positions in the listing
-        # Where each field is a container of its own, the container's only field is its image.
-        apart = registry.load("formats", task.format).caps.fields_apart
-        self._inner = IMAGE if apart else task.field
 
-    def __len__(self) -> int:
-        return len(self.builder)
+    def write(self) -> Written | None:
+        """Write the container; None if it has no samples, or bad samples that are not left out."""
+        task, listing, tally = self._task, self._task.listing, self._task.tally
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        size = sum(size for size in listing.sizes if size > 0)
+        writer = self._container.writer(
+            self._path, count=len(listing.keys), size=size, classes=listing.classes,
+            **task.writer_options,
+        )  # fmt: skip
+        try:
+            for chunk in task.reads():
+                good = self._sort_out(chunk)
+                bad = len(chunk) - len(good)
+                tally.add(task.number, len(chunk), sum(r.size for r in good), bad)
+                if task.options.skip or not self.skipped:
+                    writer.add([self._note(read) for read in good])
+                limit = task.options.max_errors
+                if limit is not None and tally.total().bad > limit:
+                    tally.stop()
+                if tally.stopped:
+                    return None
+            has_some = task.field in self._builder.fields if task.field else len(self._builder)
+            if not has_some or (self.skipped and not task.options.skip):
+                return None
+            return writer.close()
+        finally:
+            writer.abort()
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is in the container: no sample, or no value of the only field."""
-        field = self._task.field
-        return field not in self.builder.fields if field else not len(self)
+    def finish(self, written: Written | None) -> None:
+        """Make the shard's files durable, and write the shard's index into the journal."""
+        task, quarantine = self._task, self._task.options.quarantine
+        columns = self._builder.columns(self._places(written))
+        columns[sameness.COLUMN] = self._identities[self._packed]
+        metadata: dict[str, Any] = {
+            "version": indexfile.VERSION, "plan": task.journal.digest, "attempt": self.folder.name,
+            "name": task.name, "samples": len(self._builder), "source_bytes": self._source_bytes,
+            "fields": self._builder.fields, "noted": self._counts, "copied": self._copied,
+            "quarantine": None if quarantine is None else str(quarantine),
+            "skipped": [[os.fsdecode(s.key), s.reason] for s in self.skipped],
+        }  # fmt: skip
+        if written is None:
+            files.remove(self.folder)
+            listed = made.file_columns(self.folder, [])
+        else:
+            has_folder = self._container.caps.is_directory and task.name != "."
+            inside = task.name if has_folder else os.path.dirname(task.name)
+            names = [os.path.join(inside, name) for name in (*written.files, *written.sidecars)]
+            metadata |= {"files": len(written.files), "info": written.info}
+            if (identity := self._container.identity(self._path)) is not None:
+                metadata["identity"] = identity
+            with ThreadPool(1, "packio-sync") as pool:
+                synced = pool.submit(files.sync_tree, self.folder)  # while the files are digested
+                listed = made.file_columns(self.folder, names)
+                synced.result()
+        # The record comes last: whoever finds it may rely on the files that it lists.
+        task.journal.finish(task.number, columns | listed, metadata)
 
-    def sort_out(self, chunk: list[ReadSample]) -> list[ReadSample]:
+    def _sort_out(self, chunk: list[ReadSample]) -> list[ReadSample]:
         """Note what is bad, and what is counted; return what is good."""
         task = self._task
         for read in chunk:
             if read.problem is not None:
                 self.skipped.append(Skip(task.listing.keys[read.position], read.problem))
                 if task.options.quarantine is not None:  # its bytes are in hand now
-                    self.copied += keep_copy(task.listing, read, task.options.quarantine)
+                    self._copied += keep_copy(task.listing, read, task.options.quarantine)
         good = [read for read in chunk if read.problem is None]
         for read in good:
             for name, more in read.counts.items():
-                count, first = self.counts.get(name, (0, os.fsdecode(read.record.key)))
-                self.counts[name] = count + more, first
+                count, first = self._counts.get(name, (0, os.fsdecode(read.record.key)))
+                self._counts[name] = count + more, first
         return good
 
-    def record(self, read: ReadSample) -> Record[Field]:
+    def _note(self, read: ReadSample) -> Record[Field]:
         """Note a sample; return the record that goes into the container."""
-        self.builder.add(read.record)
+        self._builder.add(read.record)
         self._packed.append(read.position)
-        self.source_bytes += read.size
+        self._source_bytes += read.size
         field = self._task.field
         if not field:
             return read.record
         value = read.record.fields.get(field)
         return Record(read.record.key, {} if value is None else {self._inner: value})
 
-    def check(self, written: Written) -> Written:
-        """What was written, with places of all samples, or an error."""
-        places, field = written.places, self._task.field
+    def _places(self, written: Written | None) -> dict[str, Ranges]:
+        """Where the values of all samples lie; or an error, if some lie nowhere."""
+        count, field = len(self._builder), self._task.field
+        nowhere = Ranges(np.zeros(count, np.uint32), np.full(count, -1), np.zeros(count, np.int64))
+        if written is None:
+            return {IMAGE: nowhere}
+        places = written.places
         if field:
-            nowhere = np.full(len(self), -1)
-            places = {
-                IMAGE: Ranges(np.zeros(len(self), np.uint32), nowhere, nowhere + 1),
-                field: _padded(places[self._inner], len(self)),
-            }
-        if not all(len(ranges.offset) == len(self) for ranges in places.values()):
-            raise PackioError(f"{len(self)} samples went into the container, others are in it")
-        if missing := sorted(self.builder.fields.keys() - places.keys()):
+            places = {IMAGE: nowhere, field: _padded(places[self._inner], count)}
+        if not all(len(ranges.offset) == count for ranges in places.values()):
+            raise PackioError(f"{count} samples went into the container, others are in it")
+        if missing := sorted(self._builder.fields.keys() - places.keys()):
             raise OptionError(f"{self._task.format} holds no named field: {', '.join(missing)}")
-        return written._replace(places=places)
-
-    def columns(self, written: Written | None) -> dict[str, np.ndarray]:
-        """All columns of the index, without the table of files."""
-        if written is not None:
-            columns = self.builder.columns(written.places)
-        else:
-            no_one, rows = np.zeros(len(self), np.int64), len(self)
-            nowhere = Ranges(np.zeros(rows, np.uint32), no_one - 1, no_one)
-            columns = self.builder.columns({IMAGE: nowhere})
-        return columns | {sameness.COLUMN: self._identities[self._packed]}
+        return places
 
 
 def _padded(places: Ranges, count: int) -> Ranges:

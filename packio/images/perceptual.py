@@ -16,11 +16,15 @@ Hashing", CVPR 2012.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from packio.errors import OptionError
+from packio.images.decoders import Decoder
+from packio.images.frames import orient
+from packio.sample.record import Facts
 
 THRESHOLD = 4  # bits that two images may differ in to look alike
 MOST = 11  # the largest threshold
@@ -38,9 +42,44 @@ def hash_pixels(pixels: np.ndarray) -> int:
     return int.from_bytes(np.packbits(lowest > np.median(lowest)).tobytes(), "big")
 
 
+def hash_image(decoder: Decoder, data: bytes, facts: Facts) -> int:
+    return hash_pixels(orient(decoder(data, facts), facts.orientation))
+
+
 def check_threshold(threshold: int) -> None:
     if type(threshold) is not int or not 0 <= threshold <= MOST:
         raise OptionError(f"threshold={threshold!r}: expected 0 to {MOST} of 64 bits")
+
+
+class Twin(NamedTuple):
+    """An image that looks like an earlier one, which is no twin itself."""
+
+    position: int
+    of: int
+    distance: int  # bits in which their hashes differ
+
+
+def group_twins(hashes: Sequence[int | None], threshold: int) -> list[Twin]:
+    """Images that look like an earlier one, in order.
+
+    An image that looks only like such a twin is none itself, so that no chain of small changes
+    joins images that differ.
+    """
+    positions = [i for i, found in enumerate(hashes) if found is not None]
+    values = np.array([hashes[i] for i in positions], np.uint64)
+    different, firsts, groups = np.unique(values, return_index=True, return_inverse=True)
+    order = np.argsort(firsts)  # hashes in the order of their first images
+    pairs = near(different[order], threshold)
+    of, distance = list(range(len(order))), [0] * len(order)
+    for a, b, bits in zip(*(column.tolist() for column in pairs), strict=True):
+        if of[a] == a and of[b] == b:
+            of[b], distance[b] = a, bits
+    twins = []
+    for i, group in zip(positions, np.argsort(order)[groups.reshape(-1)].tolist(), strict=True):
+        kept = positions[int(firsts[order[of[group]]])]
+        if kept != i:
+            twins.append(Twin(i, kept, distance[group]))
+    return twins
 
 
 def near(hashes: np.ndarray, threshold: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

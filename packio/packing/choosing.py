@@ -19,8 +19,7 @@ import numpy as np
 from packio.errors import DecodeError, OptionError, SourceError
 from packio.images import encodings, perceptual
 from packio.images.decoders import Decoder
-from packio.images.frames import orient
-from packio.sample.record import Facts, Field
+from packio.sample.record import Field
 from packio.sources import Listing
 from packio.system import processors
 from packio.system.files import check_of_file
@@ -245,11 +244,13 @@ def _find_near(listing: Listing, positions: Sequence[int]) -> list[tuple[int, in
     decoder = Decoder("auto", "RGB")
 
     def hash_field(image: Field) -> int:
-        return hash_image(decoder, image.data, image.facts or encodings.read_facts(image.data))
+        return perceptual.hash_image(
+            decoder, image.data, image.facts or encodings.read_facts(image.data)
+        )
 
     read = functools.partial(_read_each, listing, hash_field)
     hashes = list(map_chunks(read, positions, processors.usable()))
-    twins = group_twins(hashes, perceptual.THRESHOLD)
+    twins = perceptual.group_twins(hashes, perceptual.THRESHOLD)
     return [(positions[twin.position], positions[twin.of]) for twin in twins]
 
 
@@ -281,37 +282,6 @@ def _describe(
     return f"{kind.what}: {len(twins)}{others}, {done}: {shown}"
 
 
-class Twin(NamedTuple):
-    """An image that looks like an earlier one, which is no twin itself."""
-
-    position: int
-    of: int
-    distance: int  # bits in which their hashes differ
-
-
-def group_twins(hashes: Sequence[int | None], threshold: int) -> list[Twin]:
-    """Images that look like an earlier one, in order.
-
-    An image that looks only like such a twin is none itself, so that no chain of small changes
-    joins images that differ.
-    """
-    positions = [i for i, found in enumerate(hashes) if found is not None]
-    values = np.array([hashes[i] for i in positions], np.uint64)
-    different, firsts, groups = np.unique(values, return_index=True, return_inverse=True)
-    order = np.argsort(firsts)  # hashes in the order of their first images
-    pairs = perceptual.near(different[order], threshold)
-    of, distance = list(range(len(order))), [0] * len(order)
-    for a, b, bits in zip(*(column.tolist() for column in pairs), strict=True):
-        if of[a] == a and of[b] == b:
-            of[b], distance[b] = a, bits
-    twins = []
-    for i, group in zip(positions, np.argsort(order)[groups.reshape(-1)].tolist(), strict=True):
-        kept = positions[int(firsts[order[of[group]]])]
-        if kept != i:
-            twins.append(Twin(i, kept, distance[group]))
-    return twins
-
-
 def map_chunks(
     read: Callable[[Sequence[int]], Iterable[_T]], positions: Sequence[int], threads: int
 ) -> Iterator[_T]:
@@ -320,10 +290,6 @@ def map_chunks(
     with ThreadPool(threads, "packio-duplicates") as pool:
         for values in pool.map(lambda chunk: list(read(chunk)), chunks):
             yield from values
-
-
-def hash_image(decoder: Decoder, data: bytes, facts: Facts) -> int:
-    return perceptual.hash_pixels(orient(decoder(data, facts), facts.orientation))
 
 
 def _read_each(

@@ -12,12 +12,11 @@ from PIL import Image
 from packio.errors import DecodeError, OptionError
 from packio.images import encodings, perceptual
 from packio.images.decoders import Decoder
-from packio.packing import choosing
 
 
 def hashed(data: bytes) -> int:
     """The hash of an encoded image."""
-    return choosing.hash_image(Decoder("auto", "RGB"), data, encodings.read_facts(data))
+    return perceptual.hash_image(Decoder("auto", "RGB"), data, encodings.read_facts(data))
 
 
 def _clustered(seed: int, count: int) -> np.ndarray:

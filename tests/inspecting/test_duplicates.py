@@ -16,7 +16,7 @@ from PIL import Image
 import packio
 from packio.cli.checking import find_duplicates
 from packio.errors import OptionError, OutputExistsError
-from packio.packing import choosing
+from packio.images import perceptual
 
 
 @pytest.fixture(scope="module")
@@ -102,18 +102,18 @@ def test_packing_leaves_near_duplicates_out(folder: pathlib.Path, tmp_path: path
 
 def test_no_chain_of_small_changes_joins_what_differs() -> None:
     hashes = [0b0, 0b11, 0b1111, 0b111111, None, 0b0]
-    found = [tuple(twin) for twin in choosing.group_twins(hashes, 2)]
+    found = [tuple(twin) for twin in perceptual.group_twins(hashes, 2)]
     assert found == [(1, 0, 2), (3, 2, 2), (5, 0, 0)]
 
 
 def test_equal_hashes_go_with_their_first() -> None:
     hashes = [0b111, 0b1, 0b111, 0b1, 1 << 40]
-    found = [tuple(twin) for twin in choosing.group_twins(hashes, 2)]
+    found = [tuple(twin) for twin in perceptual.group_twins(hashes, 2)]
     assert found == [(1, 0, 2), (2, 0, 0), (3, 0, 2)]
 
 
 def test_ten_thousand_equal_hashes_are_no_burden() -> None:
-    found = choosing.group_twins([7] * 10_000 + [(1 << 63) - 1] * 10_000, 3)
+    found = perceptual.group_twins([7] * 10_000 + [(1 << 63) - 1] * 10_000, 3)
     assert [twin.of for twin in found] == [0] * 9_999 + [10_000] * 9_999
 
 

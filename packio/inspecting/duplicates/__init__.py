@@ -91,7 +91,7 @@ def find_duplicates(
             t.position, pack.key(t.position), t.of, pack.key(t.of), t.distance,
             _same_label(pack, t.position, t.of),
         )
-        for t in choosing.group_twins(hashes, threshold)
+        for t in perceptual.group_twins(hashes, threshold)
     )  # fmt: skip
     if page is not None:
         write_page(page, _page(pack, found, threshold, limit, size))
@@ -105,7 +105,7 @@ def _hash_each(
     for row in pack.rows(positions):
         try:
             facts = pack.facts("image", row.position)
-            yield choosing.hash_image(decoder, pack.read(row), facts)
+            yield perceptual.hash_image(decoder, pack.read(row), facts)
         except (DecodeError, IntegrityError):
             yield None
 

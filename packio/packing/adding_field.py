@@ -162,25 +162,21 @@ def drop_field(path: str | os.PathLike[str], name: str) -> DropReport:
         LockedError: another process changes the pack.
     """
     with _changing(path) as (shop, pack):
-        _check_droppable(pack, name)
+        if name == IMAGE:
+            raise OptionError(f"{name!r} cannot be dropped: a sample is nothing without its image")
+        if levels.divisor_of(name):
+            raise OptionError(
+                f"{name!r} cannot be dropped: it is a level of the image; make a pack without "
+                f"levels: packio convert {shlex.quote(str(pack.path))} NEW.tar --levels 0"
+            )
+        if name not in pack.fields:
+            others = ", ".join(n for n in pack.fields if n != IMAGE) or "none besides the image"
+            raise OptionError(f"{pack.path}: has no field {name!r}; it has {others}")
         check_none_left(shop.out, "dropping a field")
         sizes = {file: size for file, size, _ in pack.index_file.files()}
         digest, removed, remaining = publishing.drop(pack, name, shop)
         freed = sum(sizes[file] for file in removed)
         return DropReport(pack.path, name, tuple(removed), freed, remaining, digest)
-
-
-def _check_droppable(pack: opening.Pack, name: str) -> None:
-    if name == IMAGE:
-        raise OptionError(f"{name!r} cannot be dropped: a sample is nothing without its image")
-    if levels.divisor_of(name):
-        raise OptionError(
-            f"{name!r} cannot be dropped: it is a level of the image; make a pack without levels: "
-            f"packio convert {shlex.quote(str(pack.path))} NEW.tar --levels 0"
-        )
-    if name not in pack.fields:
-        others = ", ".join(n for n in pack.fields if n != IMAGE) or "none besides the image"
-        raise OptionError(f"{pack.path}: has no field {name!r}; it has {others}")
 
 
 def _check_can_be_sent(given: Any, workers: int) -> None:

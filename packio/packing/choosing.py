@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -186,12 +186,14 @@ class Choice:
     ) -> dict[int, str]:
         """Position of each sample that is left out as an earlier one's twin → why; warn of all."""
         gone: dict[int, str] = {}
-        for kind in _TWINS if self.dedupe == "near" else _TWINS[:1] if self.dedupe else ():
-            twins = kind.find(listing, [i for i in positions if i not in gone])
+        drops = self.dedupe != "report"
+        kinds = _TWINS if self.dedupe == "near" else _TWINS[:1] if self.dedupe else ()
+        for find, what, sign, alike in kinds:
+            twins = find(listing, [i for i in positions if i not in gone])
             if twins:
-                warnings.append(_describe(listing, twins, kind, drops=self.dedupe != "report"))
-            if self.dedupe != "report":
-                gone |= {i: f"{kind.alike} {listing.keys[j]!a}" for i, j in twins}
+                warnings.append(_describe(listing, twins, what, sign, drops=drops))
+            if drops:
+                gone |= {i: f"{alike} {listing.keys[j]!a}" for i, j in twins}
         return gone
 
     def _may_hold(self, path: str) -> bool:
@@ -254,32 +256,22 @@ def _find_near(listing: Listing, positions: Sequence[int]) -> list[tuple[int, in
     return [(positions[twin.position], positions[twin.of]) for twin in twins]
 
 
-class _TwinKind(NamedTuple):
-    """A way in which samples are alike, and the words for it."""
-
-    find: Callable[[Listing, Sequence[int]], list[tuple[int, int]]]
-    what: str
-    sign: str
-    alike: str
-
-
+# How samples are alike: a function that finds them, and the words for it.
 _TWINS = (
-    _TwinKind(_find_same, "samples with the bytes of an earlier one", "=", "the same bytes as"),
-    _TwinKind(_find_near, "images that look like an earlier one", "~", "looks like"),
+    (_find_same, "samples with the bytes of an earlier one", "=", "the same bytes as"),
+    (_find_near, "images that look like an earlier one", "~", "looks like"),
 )
 
 
 def _describe(
-    listing: Listing, twins: Sequence[tuple[int, int]], kind: _TwinKind, *, drops: bool
+    listing: Listing, twins: Sequence[tuple[int, int]], what: str, sign: str, *, drops: bool
 ) -> str:
-    shown = ", ".join(
-        f"{listing.keys[i]!a} {kind.sign} {listing.keys[j]!a}" for i, j in twins[:_SHOWN]
-    )
+    shown = ", ".join(f"{listing.keys[i]!a} {sign} {listing.keys[j]!a}" for i, j in twins[:_SHOWN])
     labels = listing.labels
     differ = labels is not None and sum(not np.array_equal(labels[i], labels[j]) for i, j in twins)
     others = f" ({differ} of them with another label)" if differ else ""
     done = "left out" if drops else "kept; leave them out with --dedupe drop"
-    return f"{kind.what}: {len(twins)}{others}, {done}: {shown}"
+    return f"{what}: {len(twins)}{others}, {done}: {shown}"
 
 
 def map_chunks(

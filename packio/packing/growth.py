@@ -103,8 +103,7 @@ def _list_again(
 
     def found(fields: Mapping[str, Any]) -> Listing:
         context = Context(
-            allow_empty=True, scratch=sourcing.scratch_folder(out), fields=parse_fields(fields),
-            options=options,
+            allow_empty=True, scratch=out.parent, fields=parse_fields(fields), options=options,
         )  # fmt: skip
         return drop_levels(list_samples(reader, source, context))
 

@@ -149,8 +149,9 @@ def list_source(
     if reader is None:
         listing = set_frames(source, taken["source"])
     else:
+        scratch = out.parent if urls.parse(out) is None else None
         listing = list_samples(reader, source, Context(
-            read_class_names(classes_from), skip, scratch_folder(out), found, parse_fields(fields),
+            read_class_names(classes_from), skip, scratch, found, parse_fields(fields),
             taken["source"],
         ))  # fmt: skip
     choice = Choice.from_options(taken["choice"])
@@ -214,11 +215,6 @@ def open_to_change(out: Path) -> opening.Pack:
     except UnfinishedPackError:
         workshop.check_idle(out)
         raise
-
-
-def scratch_folder(out: Path) -> Path | None:
-    """Folder for temporary files of the listing: the output's folder; None if that is at a URL."""
-    return out.parent if urls.parse(out) is None else None
 
 
 def read_class_names(given: str | os.PathLike[str] | Sequence[str] | None) -> list[str] | None:

@@ -290,7 +290,7 @@ class Job:
         if tasks:
             threads = 1 if found.function is not None else _THREADS
             self._run_tasks(parts.make, tasks, tally, took, resumed, count, "reading", threads)
-            parts.close()
+            parts.open_pack.cache_clear()
         if self._problems and not options.skip:
             raise self._bad_values(None)
         return resumed

@@ -158,13 +158,8 @@ class MakeTask(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1)
-def _opened(path: Path, digest: str) -> opening.Pack:
+def open_pack(path: Path, digest: str) -> opening.Pack:
     return opening.Pack(path, expect_digest=digest)
-
-
-def close() -> None:
-    """Let go of the pack whose samples this process has read."""
-    _opened.cache_clear()
 
 
 def make(task: MakeTask) -> list[Problem]:
@@ -201,7 +196,7 @@ class _Making:
 
     @property
     def _pack(self) -> opening.Pack:
-        return _opened(self._task.pack, self._task.digest)
+        return open_pack(self._task.pack, self._task.digest)
 
     def add(self, rows: range) -> None:
         """Make the values of some rows."""

@@ -61,11 +61,9 @@ class Levels:
     ) -> Levels | None:
         """The levels that a user asks for; None: nothing is said of levels."""
         if count is None:
-            if quality is not None or crop is not None:
-                name, value = (
-                    ("levels_crop", crop) if quality is None else ("levels_quality", quality)
-                )
-                raise OptionError(f"{name}={value}: needs levels='auto', or a number of levels")
+            for name, value in (("levels_quality", quality), ("levels_crop", crop)):
+                if value is not None:
+                    raise OptionError(f"{name}={value}: needs levels='auto', or a number of levels")
             return None
         given = {"quality": quality, "crop": crop}
         return cls(count, **{name: value for name, value in given.items() if value is not None})

@@ -16,7 +16,6 @@ import contextlib
 import functools
 import logging
 import os
-import secrets
 import socket
 import tempfile
 import threading
@@ -35,7 +34,6 @@ from packio.packing.planning import Plan
 from packio.packing.run.reading import read_one
 from packio.sample.recipe import Recipe
 from packio.sources import Listing
-from packio.sources._rows import scratch_files
 from packio.storage import stores
 from packio.storage.journal import Journal
 from packio.storage.store import Facts
@@ -133,16 +131,6 @@ def check_object(url: Url, facts: Facts, *, seek_points: bool) -> NodeCheck:
 def _look_at_object(url: Url, facts: Facts) -> str:
     now = stores.file_facts(url)
     return "" if now[:2] == facts[:2] else f"{url}: another object"
-
-
-@contextlib.contextmanager
-def scratch_in(folder: Path, listing: Listing) -> Iterator[None]:
-    """Give the scratch files of a listing names in a folder that other machines see, for a time."""
-    with contextlib.ExitStack() as stack:
-        for file in scratch_files(listing.open):
-            path = folder / f"scratch-{secrets.token_hex(4)}"
-            stack.enter_context(file.copy_to(path))
-        yield
 
 
 @contextlib.contextmanager

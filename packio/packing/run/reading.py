@@ -71,12 +71,8 @@ class Treatment:
 
     @property
     def decodes(self) -> bool:
-        return (
-            self.check == "decode"
-            or self.encoding != Encoding()
-            or self.levels is not None
-            or (self.seek_points and not native.why_not())
-        )
+        makes = self.encoding != Encoding() or self.levels is not None
+        return makes or self.check == "decode" or (self.seek_points and not native.why_not())
 
     def __call__(self, record: Record[Field]) -> Record[Field]:
         """Make the sample that goes into the pack."""
@@ -90,10 +86,8 @@ class Treatment:
         return self._with_points(encoded if self.levels is None else self.levels(encoded))
 
     def _with_points(self, record: Record[Field]) -> Record[Field]:
-        image, facts = record.image, record.facts
-        if not self.seek_points or facts.encoding != "jpeg" or facts.progressive:
-            points = b""
-        else:
+        image, facts, points = record.image, record.facts, b""
+        if self.seek_points and facts.encoding == "jpeg" and not facts.progressive:
             points = image.points or native.seek_points(image.data)
         if points == image.points:
             return record

@@ -6,6 +6,7 @@ import glob
 import json
 import math
 import os
+import secrets
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -27,6 +28,7 @@ from packio.packing.planning import SKIPPED_SUFFIX, PackReport, Plan, Skip, chec
 from packio.packing.run import cluster, executors, sameness, shards
 from packio.packing.run.shards import RunOptions, Tally
 from packio.sample.recipe import Recipe
+from packio.sources._rows import scratch_files
 from packio.storage import journal as journals
 from packio.storage.journal import Journal
 from packio.storage.workshop import Workshop
@@ -185,7 +187,9 @@ class Run:
         with executors.start_engine(options.engine, workers) as engine, ExitStack() as stack:
             if isinstance(engine, cluster.Cluster):
                 workers = min(max(1, engine.slots), len(missing))
-                stack.enter_context(cluster.scratch_in(journal.folder, plan.listing))
+                for file in scratch_files(plan.listing.open):  # where other machines see them
+                    path = journal.folder / f"scratch-{secrets.token_hex(4)}"
+                    stack.enter_context(file.copy_to(path))
                 engine.show(cluster.check_run(plan, journal, options.quarantine))
             each = options._replace(
                 engine="local", progress=None,  # which might not be sent to another process
@@ -321,8 +325,7 @@ def _advice(journal: Journal, missing: Sequence[int]) -> str:
     parts = sorted({number % count + 1 for number in missing})
     shown = ", ".join(f"--part {i}/{count}" for i in parts[:_SHOWN])
     more = f" and {len(parts) - _SHOWN} more" if len(parts) > _SHOWN else ""
-    numbers = ",".join(map(str, parts))
     return (
         f"run the same command with {shown}{more} instead of --finish (Slurm: sbatch "
-        f"--array={numbers}), then --finish again"
+        f"--array={','.join(map(str, parts))}), then --finish again"
     )

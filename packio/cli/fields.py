@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -65,11 +67,31 @@ def _values(origin: str) -> Any:
     """The path of a folder or table, or an imported function."""
     if os.path.lexists(origin) or ":" not in origin:
         return Path(origin)
-    from packio.packing.fields.values import function
-
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as `python -m` has it
-    return function(origin)
+    return import_function(origin)
+
+
+def import_function(text: str) -> Callable[[Any], Any]:
+    """Import a function by ``package.module:function``."""
+    module, _, attribute = text.partition(":")
+    example = f"{module.removesuffix('.py').replace('/', '.').strip('.') or 'my_vae'}:"
+    example += attribute or "encode"
+    try:
+        found: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise OptionError(
+            f"{text}: neither a folder or table, nor a function of a module that Python finds "
+            f"({error}); expected package.module:function, as {example}; set PYTHONPATH "
+            "if the module is in another folder"
+        ) from error
+    if not callable(found):
+        raise OptionError(
+            f"{text}: is of type {type(found).__name__}; expected a function of a sample"
+        )
+    return found  # type: ignore[no-any-return]  # callable, and no more is known
 
 
 def _print_added(report: Any, pack: Path) -> None:

@@ -15,8 +15,8 @@ import pytest
 
 import packio
 from packio.cli import main
+from packio.cli.fields import import_function
 from packio.errors import BadImagesError, OptionError, OutputExistsError, SourceError
-from packio.packing.fields.values import function
 from packio.system.progress import Progress
 
 KEYS = ["cats/1.jpg", "cats/2.jpg", "dogs/3.jpg"]
@@ -260,7 +260,7 @@ def test_a_function_that_gives_no_value_is_told_where(
     monkeypatch.syspath_prepend(str(pack.parent))
     monkeypatch.delitem(sys.modules, "my_makers", raising=False)
     with pytest.raises(BadImagesError, match=said):
-        packio.add_field(pack, "latent", function("my_makers:make"))
+        packio.add_field(pack, "latent", import_function("my_makers:make"))
 
 
 @pytest.mark.parametrize(

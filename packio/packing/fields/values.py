@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
 from collections import Counter
@@ -61,28 +60,6 @@ def find(values: Any, name: str, keys: Sequence[bytes], kind: str | None) -> Val
         f"{path}: {problem}expected a folder of files named after the keys of the samples, "
         f"or a table ({', '.join(_TABLES)}) with the columns key and {name}"
     )
-
-
-def function(text: str) -> Callable[[Any], Any]:
-    """Import a function by ``package.module:function``."""
-    module, _, attribute = text.partition(":")
-    example = f"{module.removesuffix('.py').replace('/', '.').strip('.') or 'my_vae'}:"
-    example += attribute or "encode"
-    try:
-        found: Any = importlib.import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise OptionError(
-            f"{text}: neither a folder or table, nor a function of a module that Python finds "
-            f"({error}); expected package.module:function, as {example}; set PYTHONPATH "
-            "if the module is in another folder"
-        ) from error
-    if not callable(found):
-        raise OptionError(
-            f"{text}: is of type {type(found).__name__}; expected a function of a sample"
-        )
-    return found  # type: ignore[no-any-return]  # callable, and no more is known
 
 
 def field_of(value: Any, kind: str | None) -> Field | None:

@@ -48,13 +48,11 @@ def byte_count(name: str, value: int | str | None) -> int | None:
 def check_positive(**values: int | None) -> None:
     """Check arguments that are None or an int, at least 1."""
     for name, value in values.items():
-        if value is None:
-            continue
         try:
-            count = operator.index(value)
+            is_good = value is None or operator.index(value) >= 1
         except TypeError:
             raise OptionError(f"{name}={value!r}: expected an int") from None
-        if count < 1:
+        if not is_good:
             raise OptionError(f"{name}={value}: expected at least 1")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -46,12 +46,6 @@ _ONLY_WITH = {  # option → values of `encode` that the option applies to
 # Pillow's modes that PNG holds as they are, with a transparent colour, unless pixels are resized
 _PNG_AS_IS = ("1", "L", "P", "RGB")
 _LINKED = ("libjpeg_turbo", "webp", "zlib", "zlib_ng")  # libraries that Pillow encodes with
-
-
-class _Output(NamedTuple):
-    encoding: str
-    lossless: bool
-    holds: frozenset[str]  # Pillow's modes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,46 +205,47 @@ class Encoding:
             may_stay = not (resizes or converts or turn != 1)
             if may_stay and self.encode == "keep":
                 return None
-            output = self._output(data, facts)
+            encoding, lossless, holds = self._output(data, facts)
             metadata = encoders.metadata_of(image)
-            scales = resizes and not output.lossless
-            box = resizing.decode_scaled(image, data, to) if scales else None
+            box = resizing.decode_scaled(image, data, to) if resizes and not lossless else None
             pixels: Image.Image = image
-            as_is = output.encoding == "png" and image.mode in _PNG_AS_IS
+            as_is = encoding == "png" and image.mode in _PNG_AS_IS
             if not as_is or resizes or converts or encoders.is_wide(image):
-                pixels = encoders.prepare(image, output.holds, **self._policies)
+                pixels = encoders.prepare(image, holds, **self._policies)
             pixels = resizing.upright(
                 resizing.resize_image(pixels, to, self.interpolation, box), turn
             )
-            made = self._written(pixels, output, metadata, facts.orientation)
+            made = self._written(pixels, encoding, metadata, facts.orientation, lossless=lossless)
         return None if may_stay and self.smart and len(made[0]) >= len(data) else made
 
-    def _output(self, data: bytes, facts: Facts) -> _Output:
+    def _output(self, data: bytes, facts: Facts) -> tuple[str, bool, frozenset[str]]:
+        """Name of the encoding, whether it is lossless, and Pillow's modes that it holds."""
         encoding, lossless, mode = self.encode, self.lossless, self.mode
         if encoding == "keep":
             encoding = "raw" if facts.encoding in RAW else facts.encoding
             encoding = encoding if encoding in CHOICES["encode"] else "png"
             lossless, mode = encoding == "webp" and _is_lossless_webp(data), "UNCHANGED"
         if encoding == "raw":
-            return _Output(encoding, True, encoders.RAW_HOLDS[mode])
-        return _Output(encoding, lossless or encoding in ("png", "bmp"), encoders.HOLDS[encoding])
+            return encoding, True, encoders.RAW_HOLDS[mode]
+        return encoding, lossless or encoding in ("png", "bmp"), encoders.HOLDS[encoding]
 
     def _written(
-        self, image: Image.Image, output: _Output, metadata: Metadata, orientation: int
-    ) -> tuple[bytes, Facts]:
+        self, image: Image.Image, encoding: str, metadata: Metadata, orientation: int, *,
+        lossless: bool,
+    ) -> tuple[bytes, Facts]:  # fmt: skip
         """Encode pixels that have their final size, with metadata; return bytes and facts."""
         exif, icc = metadata
         if self.orientation == "bake":
             exif, orientation = encoders.upright_exif(exif), 1
-        if output.encoding == "raw":
+        if encoding == "raw":
             planes = encoders.raw(image)
             channels, height, width = planes.shape
             new = raw_facts(height, width, channels, planes.dtype.name)
             return planes.tobytes(), new._replace(orientation=orientation)
         icc = encoders.fitting_profile(icc, image) if self.icc == "keep" else b""
         encode = functools.partial(
-            encoders.encode, image, output.encoding, quality=self.quality,
-            subsampling=self.subsampling, lossless=output.lossless,
+            encoders.encode, image, encoding, quality=self.quality, subsampling=self.subsampling,
+            lossless=lossless,
         )  # fmt: skip
         data = encode(Metadata(exif, icc))
         if (exif or orientation != 1) and not _tells(data, orientation):  # but XMP did, say

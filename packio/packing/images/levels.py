@@ -104,11 +104,9 @@ class Levels:
         wanted = self.divisors(facts)
         there = {d: record.fields.get(levels.name_of(d)) for d in wanted}
         missing = [d for d, field in there.items() if field is None or not fits(field, facts, d)]
-        made = {}
-        if missing:
-            made = _made(record.image.data, facts, missing, self.quality)
-        kept = {d: made.get(d) or field for d, field in there.items()}
-        own = {levels.name_of(d): field for d, field in kept.items() if field is not None}
+        made = _made(record.image.data, facts, missing, self.quality) if missing else {}
+        kept = {levels.name_of(d): made.get(d) or field for d, field in there.items()}
+        own = {name: field for name, field in kept.items() if field is not None}
         return levels.drop_levels(record).with_fields(**own)
 
 

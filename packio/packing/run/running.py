@@ -71,7 +71,7 @@ class Run:
         options, journal = self.options, self._journal
         self._begin()
         if not options.skip and self.plan.listing.unlisted:  # told before images are read for hours
-            unlisted = [Skip(key, reason) for key, reason in self.plan.listing.unlisted]
+            unlisted = [Skip(*pair) for pair in self.plan.listing.unlisted]
             raise self._bad_images(unlisted, "so far, as no image has been checked yet ")
         missing = self._missing()
         check_space(self.plan, self.out, missing)
@@ -237,8 +237,8 @@ class Run:
 
     def _publish(self, finished: Sequence[Index], *, overwrite: bool) -> PackReport:
         plan, shop = self.plan, self.shop
-        beside = [*plan.listing.unlisted, *plan.listing.dropped]
-        skipped = [Skip(key, reason) for key, reason in beside] + assembly.list_skipped(finished)
+        skipped = [Skip(*pair) for pair in (*plan.listing.unlisted, *plan.listing.dropped)]
+        skipped += assembly.list_skipped(finished)
         listed = self._list_skipped(skipped)
         parts = f"{glob.escape(self.out.name)}.part-*{SKIPPED_SUFFIX}"
         for path in list(self.out.parent.glob(parts)):  # the new list has their lines
@@ -248,14 +248,12 @@ class Run:
                 f"{plan.listing.root or 'the source'}: none of {len(skipped)} images can be "
                 f"packed; the reasons are in {listed}"
             )
-        names = [self.name(number) for number in self._mine]
+        shards = [self.name(number) for number in self._mine]
         assembled = assembly.write_index(
-            plan, names, finished, self._container, shop.built, self.out
+            plan, shards, finished, self._container, shop.built, self.out
         )
-        if assembly.is_folder(plan, self._container):
-            shop.publish(overwrite=overwrite)
-        else:
-            shop.publish(assembled.files, self._old_files(), overwrite=overwrite)
+        names = None if assembly.is_folder(plan, self._container) else assembled.files
+        shop.publish(names, self._old_files(), overwrite=overwrite)
         sameness.save(assembled.digest, assembled.identities)
         return self._report(finished, skipped, listed, assembled)
 

@@ -34,8 +34,7 @@ from packio.errors import (
     SourceError,
     UnfinishedPackError,
 )
-from packio.packing import target
-from packio.storage import s3_store, stores, urls
+from packio.storage import s3_store, stores, uploading, urls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -336,7 +335,7 @@ def test_an_upload_cut_short_is_no_pack_and_goes_on(
     local, url = tmp_path / "local", f"s3://{s3.bucket}/packs/x.tar"
     local.mkdir()
     packio.pack(image_folder, local / "x.tar", shards=6)
-    monkeypatch.setattr(target, "_UPLOADS", 1)
+    monkeypatch.setattr(uploading, "_UPLOADS", 1)
     wrong: list[str] = []
     s3.watch = _watch(s3, local, wrong)
     s3.outage = lambda request: "reset" if "00003.tar" in request else None

@@ -200,15 +200,16 @@ class _Making:
 
     def add(self, rows: range) -> None:
         """Make the values of some rows."""
-        task, field = self._task, None
+        task = self._task
         for row, value in zip(rows, self._made(rows), strict=True):
+            field: Field | None = None
             bad = 0
             try:
                 field = self._field(row, value)
             except MemoryError:
                 raise
             except Exception as error:  # noqa: BLE001 (the value is the user's)
-                key, field, bad = self._pack.key(row), None, int(not task.skip)
+                key, bad = self._pack.key(row), int(not task.skip)
                 check_of_file(error, f"{task.name} of {key!r}")
                 self.problems.append(Problem(row, key, f"{_what(error)}{values.source_of(value)}"))
                 if task.skip:

@@ -49,24 +49,86 @@ class Ranges(NamedTuple):
     split: np.ndarray | None = None  # (N,) bool: the range holds what the format's `unsplit` joins
 
 
+class Ragged:
+    """Values of bytes while they come in, end to end."""
+
+    def __init__(self) -> None:
+        self.data, self._lengths = bytearray(), array("q")
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def add(self, value: bytes) -> None:
+        self.data += value
+        self._lengths.append(len(value))
+
+    def columns(self, name: str) -> dict[str, np.ndarray]:
+        data = np.frombuffer(self.data, np.uint8)
+        return {f"{name}_data": data, f"{name}_offsets": columns.offsets(self._lengths)}
+
+
+class SampleColumns:
+    """What records say beside the values of their fields: keys, labels, metadata and boxes."""
+
+    def __init__(self) -> None:
+        self.labels = _Labels()
+        self._keys, self._metas = Ragged(), Ragged()
+        self._boxes, self._box_counts = array("f"), array("q")
+        self.box_columns: dict[str, _BoxColumn] | None = None  # None: no record has had boxes
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def add(self, record: Record[Field]) -> None:
+        self._keys.add(record.key)
+        self.labels.add(record.label)
+        self._metas.add(record.meta or b"")
+        if record.boxes is None:
+            self._box_counts.append(0)
+            return
+        boxes = np.ascontiguousarray(record.boxes, np.float32).reshape(-1, 4)
+        if self.box_columns is None:
+            self.box_columns = {name: _BoxColumn() for name in record.box_columns}
+        elif record.box_columns.keys() != self.box_columns.keys():
+            raise OptionError(
+                f"{record.key!r}: boxes with {sorted(record.box_columns)}, those before with "
+                f"{sorted(self.box_columns)}; expected the same for all boxes"
+            )
+        self._boxes.frombytes(boxes.tobytes())
+        self._box_counts.append(len(boxes))
+        for name, values in record.box_columns.items():
+            count = self.box_columns[name].add(np.asarray(values))
+            if count != len(boxes):
+                raise OptionError(
+                    f"{record.key!r}: {count} values of {name} for {len(boxes)} boxes"
+                )
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """The columns by their names; they are views: no record can be added any more."""
+        table = self.labels.columns() | self._keys.columns("key")
+        if self._metas.data:
+            table |= self._metas.columns("meta")
+        if self.box_columns is not None:
+            table["boxes"] = np.frombuffer(self._boxes, np.float32).reshape(-1, 4)
+            for name, column in self.box_columns.items():
+                table[f"boxes/{name}"] = column.column()
+            table["box_offsets"] = columns.offsets(self._box_counts)
+        return table
+
+
 class IndexBuilder:
     """The columns of an index while its records come in, without an object a record."""
 
     def __init__(self) -> None:
         self.fields: dict[str, str] = {IMAGE: "image"}
         self._values: dict[str, FactColumns] = {IMAGE: FactColumns("image", 0)}
-        self._keys, self._key_lengths = bytearray(), array("q")
-        self.labels = _Labels()
+        self._samples, self._points = SampleColumns(), Ragged()
         self._splits = array("B")
-        self._metas, self._meta_lengths = bytearray(), array("q")
-        self._points, self._point_lengths = bytearray(), array("q")
-        self._boxes, self._box_counts = array("f"), array("q")
-        self._box_columns: dict[str, _BoxColumn] | None = None  # None: no record has had boxes
-        self.raw = RawBlocks()
+        self.labels, self.raw = self._samples.labels, RawBlocks()
         self.keys_differ = True
 
     def __len__(self) -> int:
-        return len(self._key_lengths)
+        return len(self._samples)
 
     def add(self, record: Record[Field]) -> None:
         for name, field in record.fields.items():
@@ -81,64 +143,23 @@ class IndexBuilder:
         image = record.image
         if image.facts is not None:
             self.raw.add(image.facts, image.data)
-        self._points += image.points
-        self._point_lengths.append(len(image.points))
-        self._keys += record.key
-        self._key_lengths.append(len(record.key))
-        self.labels.add(record.label)
+        self._points.add(image.points)
         if record.split is not None:
             self._splits.append(record.split)
-        self._metas += record.meta or b""
-        self._meta_lengths.append(len(record.meta or b""))
-        self._add_boxes(record)
-
-    def _add_boxes(self, record: Record[Field]) -> None:
-        if record.boxes is None:
-            self._box_counts.append(0)
-            return
-        boxes = np.ascontiguousarray(record.boxes, np.float32).reshape(-1, 4)
-        if self._box_columns is None:
-            self._box_columns = {name: _BoxColumn() for name in record.box_columns}
-        elif record.box_columns.keys() != self._box_columns.keys():
-            raise OptionError(
-                f"{record.key!r}: boxes with {sorted(record.box_columns)}, those before with "
-                f"{sorted(self._box_columns)}; expected the same for all boxes"
-            )
-        self._boxes.frombytes(boxes.tobytes())
-        self._box_counts.append(len(boxes))
-        for name, values in record.box_columns.items():
-            count = self._box_columns[name].add(np.asarray(values))
-            if count != len(boxes):
-                raise OptionError(
-                    f"{record.key!r}: {count} values of {name} for {len(boxes)} boxes"
-                )
+        self._samples.add(record)
 
     def columns(self, places: Mapping[str, Ranges]) -> dict[str, np.ndarray]:
         """All columns but the table of files. They are views: no record can be added any more."""
-        table: dict[str, np.ndarray] = {}
+        table = self._samples.columns() | self.raw.columns()
         for name, values in self._values.items():
             table |= {f"{name}/{n}": c for n, c in values.columns(places[name]).items()}
-        table |= self.labels.columns() | self.raw.columns()
-        keys, self.keys_differ = columns.joined_key_columns(
-            np.frombuffer(self._keys, np.uint8), columns.offsets(self._key_lengths)
-        )
+        keys, self.keys_differ = columns.joined_key_columns(table["key_data"], table["key_offsets"])
         table |= keys
         if len(self._splits):
             if len(self._splits) != len(self):
                 raise IntegrityError(f"{len(self._splits)} of {len(self)} samples are of a split")
             table["split"] = np.frombuffer(self._splits, np.uint8)
-        if self._metas:
-            table["meta_data"] = np.frombuffer(self._metas, np.uint8)
-            table["meta_offsets"] = columns.offsets(self._meta_lengths)
-        if self._points:
-            table["seek_data"] = np.frombuffer(self._points, np.uint8)
-            table["seek_offsets"] = columns.offsets(self._point_lengths)
-        if self._box_columns is not None:
-            table["boxes"] = np.frombuffer(self._boxes, np.float32).reshape(-1, 4)
-            table["box_offsets"] = columns.offsets(self._box_counts)
-            for name, column in self._box_columns.items():
-                table[f"boxes/{name}"] = column.column()
-        return table
+        return table | (self._points.columns("seek") if self._points.data else {})
 
 
 class _BoxColumn:
@@ -196,12 +217,12 @@ class _Labels:
         return -2 in self._widths and len(self._widths) > 1
 
     def remark(self) -> str:
-        """Say why labels are in no column; empty if they are."""
+        """Say why labels can be in no column; empty if they can."""
         if len(self._widths) < 2:
             return ""
         names = {-2: "none", -1: "an int"}
         counts = (f"{n} have {names.get(w, f'{w} numbers')}" for w, n in self._widths.items())
-        return f"labels are left out, as they are not alike: of the samples, {', '.join(counts)}"
+        return f"not alike: of the samples, {', '.join(counts)}"
 
 
 class FactColumns:

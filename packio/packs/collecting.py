@@ -261,7 +261,8 @@ class SampleCollector:
 
     def remarks(self) -> list[str]:
         """What is unusual about the samples of the index, one sentence each."""
-        return [remark] if (remark := self._builder.labels.remark()) else []
+        remark = self._builder.labels.remark()
+        return [f"labels are left out, as they are {remark}"] if remark else []
 
     @property
     def fields(self) -> dict[str, str]:

@@ -230,17 +230,6 @@ def test_columns_with_names_of_other_arrays_are_refused(
     writer.abort()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_field_that_changes_its_kind_is_refused(name: str, tmp_path: Path) -> None:
-    writer = made.writer(registry.load("formats", name), _path(name, tmp_path))
-    writer.add([made.record(b"x", 1, fields={"a": encode("a")})])
-    with pytest.raises(
-        errors.OutputError, match="'a' of b'k' is of kind bytes, it was of kind text"
-    ):
-        writer.add([made.record(b"x", 1, fields={"a": encode(b"a")})])
-    writer.abort()
-
-
 @pytest.mark.parametrize(
     ("key", "value"),
     [

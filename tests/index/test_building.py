@@ -130,6 +130,13 @@ def test_values_for_other_boxes_than_there_are_are_refused() -> None:
         IndexBuilder().add(_record(b"a", 2, [1, 2, 3]))
 
 
+def test_a_field_that_changes_its_kind_is_refused() -> None:
+    builder, image = IndexBuilder(), Field("image", b"x", FACTS)
+    builder.add(Record(b"a", {"image": image, "a": Field("text", b"a")}))
+    with pytest.raises(OptionError, match="'a' is of kind text, now of kind bytes"):
+        builder.add(Record(b"b", {"image": image, "a": Field("bytes", b"a")}))
+
+
 def test_a_builder_knows_whether_keys_differ() -> None:
     for keys, differ in (([b"a", b"b"], True), ([b"a", b"b", b"a"], False), ([], True)):
         builder = IndexBuilder()

@@ -21,6 +21,8 @@ import numpy as np
 from packio.errors import CannotCreateError, OutputError
 from packio.formats import Written
 from packio.formats.blobs.columns import BlobValues, Header, ShardColumns, prefix
+from packio.index.building import SampleColumns
+from packio.index.columns import offsets
 from packio.index.indexfile import crc32c
 from packio.sample.record import IMAGE, MASK, Field, Record
 from packio.system.files import read_at, room_beside
@@ -127,55 +129,32 @@ class BlobSpool:
     """Records before their container is written: values in `blobs`, the rest in memory."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._count = path, 0
+        self._path = path
         self._shapes: set[tuple[int, int, int, int]] = set()  # C, H, W, bytes of raw pixels
         self.kinds: dict[str, str] = {}
         self.blobs: dict[str, Blob] = {}
         self._first: Blob | None = Blob(path.with_name(f"{path.name}.data"))  # of no field yet
-        self._keys, self._key_lengths = bytearray(), array("q")
-        self._metas, self._meta_lengths = bytearray(), array("q")
-        self._has_meta = False
-        self._labels, self._vectors = array("q"), bytearray()
-        self._vector_length: int | None = None
-        self._boxes: list[np.ndarray] = []
-        self._box_counts = array("q")
-        self._box_columns: dict[str, list[np.ndarray]] = {}
+        self._samples = SampleColumns()
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._samples)
 
     def add(self, records: Sequence[Record[Field]]) -> None:
         with output_errors(self._path, len(self)):
             for record in records:
-                self._add_fields(record)
+                for name in record.fields.keys() - self.blobs.keys():
+                    self._begin(name, record.fields[name].kind)
+                for name, blob in self.blobs.items():
+                    blob.add(record.fields[name].data if name in record.fields else None)
                 if IMAGE in record.fields and len(self._shapes) < 2:
                     facts = record.facts
                     shape = (facts.channels, facts.height, facts.width)
                     shape = shape if facts.encoding == "raw" else (0, 0, 0)
                     self._shapes.add((*shape, len(record.image.data)))
-                self._keys += record.key
-                self._key_lengths.append(len(record.key))
-                self._has_meta = self._has_meta or record.meta is not None
-                self._metas += record.meta or b""
-                self._meta_lengths.append(len(record.meta or b""))
-                if record.label is not None:
-                    self._add_label(record.label)
-                self._box_counts.append(0)  # of a record without boxes
-                if record.boxes is not None:
-                    self._add_boxes(record)
-
-    def _add_fields(self, record: Record[Field]) -> None:
-        for name in record.fields.keys() - self.blobs.keys():
-            self._begin(name, record.fields[name].kind)
-        for name, blob in self.blobs.items():
-            field = record.fields.get(name)
-            if field is not None and field.kind != self.kinds[name]:
-                raise OutputError(
-                    f"{self._path}: the field {name!r} of {record.key!r} is of kind {field.kind}, "
-                    f"it was of kind {self.kinds[name]} before"
-                )
-            blob.add(None if field is None else field.data)
-        self._count += 1
+                had_boxes = self._samples.box_columns is not None
+                self._samples.add(record)
+                if record.boxes is not None and not had_boxes:
+                    self._header()  # checks the names
 
     def _begin(self, name: str, kind: str) -> None:
         self.kinds[name] = kind
@@ -196,43 +175,11 @@ class BlobSpool:
             return None
         return Pixels((len(self), *shape), np.dtype(types[size // count]))
 
-    def _add_label(self, label: int | np.ndarray) -> None:
-        if not isinstance(label, np.ndarray):
-            self._labels.append(label)
-            return
-        self._vector_type = "<f4" if label.dtype.kind == "f" else "<i8"
-        vector = label.astype(self._vector_type).reshape(-1)
-        if self._vector_length not in (None, len(vector)):
-            raise OutputError(
-                f"{self._path}: a label of {len(vector)} numbers after {self._vector_length}"
-            )
-        self._vector_length = len(vector)
-        self._vectors += vector.tobytes()
-
-    def _add_boxes(self, record: Record[Field]) -> None:
-        boxes, columns = np.asarray(record.boxes, "<f4").reshape(-1, 4), record.box_columns
-        if self._boxes and columns.keys() != self._box_columns.keys():
-            raise OutputError(
-                f"{self._path}: boxes with the columns {sorted(columns)} after boxes with "
-                f"{sorted(self._box_columns)}; all or none must have a column"
-            )
-        self._boxes.append(boxes)
-        self._box_counts[-1] = len(boxes)
-        for name, values in columns.items():
-            wide = "<f4" if np.asarray(values).dtype.kind == "f" else "<i8"
-            column = np.asarray(values, wide).reshape(-1)
-            if len(column) != len(boxes):
-                raise OutputError(
-                    f"{self._path}: {record.key!r} has {len(column)} {name} of {len(boxes)} boxes"
-                )
-            self._box_columns.setdefault(name, []).append(column)
-        if len(self._boxes) == 1:
-            self._header()  # checks the names
-
     def _header(self) -> Header:
         """The header of the container; an OutputError if an array cannot have a name."""
         fields = {name: self.kinds[name] for name in self._order() if name not in (IMAGE, MASK)}
-        header = Header(fields, sorted(self._box_columns.keys() - {"labels"}), len(self))
+        columns = {*(self._samples.box_columns or ())} - {"labels"}
+        header = Header(fields, sorted(columns), len(self))
         if header.misfit:
             raise OutputError(
                 f"{self._path}: {header.misfit!r} cannot name a field or a column of boxes in this "
@@ -244,17 +191,14 @@ class BlobSpool:
         """Make the columns of all records added, and the header of the container."""
         if not self.blobs:
             self._begin(IMAGE, "image")
-        key_data, key_offsets = _ragged(self._keys, self._key_lengths)
-        others = {**self._label(), "key_data": key_data, "key_offsets": key_offsets}
-        if self._has_meta:
-            others["meta_data"], others["meta_offsets"] = _ragged(self._metas, self._meta_lengths)
-        if self._boxes:
-            others["boxes"] = np.concatenate(self._boxes)
-            for name in sorted(self._box_columns, key=lambda name: (name != "labels", name)):
-                parts = self._box_columns[name]  # float32 unless all values are whole numbers
-                is_float = any(len(part) and part.dtype.kind == "f" for part in parts)
-                others[f"box_{name}"] = np.concatenate(parts).astype("<f4" if is_float else "<i8")
-            others["box_offsets"] = _offsets(_int64(self._box_counts))
+        if remark := self._samples.labels.remark():
+            raise OutputError(f"{self._path}: labels are {remark}; all or none must be alike")
+        found = self._samples.columns()
+        names = ["label", *(f"{n}_{of}" for n in ("key", "meta") for of in ("data", "offsets"))]
+        boxes = [n for n in found if n.startswith("boxes")]
+        boxes.sort(key=lambda name: (name not in ("boxes", "boxes/labels"), name))
+        names += [*boxes, "box_offsets"]
+        others = {n.replace("boxes/", "box_"): found[n] for n in names if n in found}
         values = {name: self._values(name) for name in self._order()}
         return ShardColumns(values, others), self._header()
 
@@ -264,28 +208,10 @@ class BlobSpool:
 
     def _values(self, name: str) -> BlobValues:
         blob = self.blobs[name]
-        length, present = _int64(blob.length), np.array(blob.present, np.uint8)
+        length, present = np.array(blob.length, "<i8"), np.array(blob.present, np.uint8)
         return BlobValues(
-            self.kinds[name], _offsets(length), length, None if present.all() else present
+            self.kinds[name], offsets(blob.length), length, None if present.all() else present
         )
-
-    def _label(self) -> dict[str, np.ndarray]:
-        k = self._vector_length
-        if self._have("a label that is an int", len(self._labels)):
-            return {"label": _int64(self._labels)}
-        if k is None:
-            return {}
-        numbers = np.frombuffer(bytes(self._vectors), self._vector_type)
-        if self._have(f"a label of {k} numbers", len(numbers) // k if k else len(self)):
-            return {"label": numbers.reshape(len(self), k)}
-        return {}
-
-    def _have(self, what: str, count: int) -> bool:
-        if count not in (0, len(self)):
-            raise OutputError(
-                f"{self._path}: {count} of {len(self)} records have {what}; all or none must"
-            )
-        return count > 0
 
     def close(self) -> None:
         """Let go of the temporary files; may be called at any time, and again."""
@@ -304,18 +230,6 @@ def output_errors(path: Path, count: int) -> Iterator[None]:
         raise OutputError(
             f"{path}: cannot be written after {count} records: {error}: {room_beside(path)}"
         ) from error
-
-
-def _int64(values: array[int]) -> np.ndarray:
-    return np.array(values, "<i8")
-
-
-def _offsets(length: np.ndarray) -> np.ndarray:
-    return np.concatenate((np.zeros(1, "<i8"), np.cumsum(length, dtype="<i8")))
-
-
-def _ragged(data: bytearray, lengths: array[int]) -> tuple[np.ndarray, np.ndarray]:
-    return np.frombuffer(bytes(data), np.uint8), _offsets(_int64(lengths))
 
 
 class Blob:

@@ -50,6 +50,7 @@ class Caps:
     # images. `Format.scan` then finds those that were added later, too.
     fields_apart: bool = False
     leaves: tuple[str, ...] = ()  # files without content that readers leave in it, as locks
+    magic: tuple[bytes, ...] = ()  # what its files begin with
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,14 +126,14 @@ class Format(Protocol):
         """Tell whether a container is of this format, by its content or by its name.
 
         packio asks twice: first with an empty name, so that only the content counts; then, if no
-        format has said yes, with the name. The default looks at the suffix alone.
+        format has said yes, with the name. The default looks at the magic and at the suffix.
 
         Args:
             head: The first 512 bytes of a file. Of a directory: the names in it, sorted, one a
                 line; and where none of them tells, the names in its folders too, as ``a/b``.
             name: Name of the file or directory, without its folder; or empty.
         """
-        return name.lower().endswith(self.caps.suffixes)
+        return head.startswith(self.caps.magic) or name.lower().endswith(self.caps.suffixes)
 
     def siblings(self, path: Path) -> list[Path]:
         """Files beside a shard that hold fields of its samples, as ``train.mask.rec``."""

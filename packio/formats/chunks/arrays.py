@@ -53,9 +53,7 @@ class ChunkedFormat(Format):
         found = _found(path, layout, reading)
         yield from scanning.scan(path, layout) if found is None else found.records
 
-    def writer(
-        self, path: Path, *, count: int, size: int, classes: Sequence[str], **options: Any
-    ) -> Writer:
+    def writer(self, path: Path, *, classes: Sequence[str], **_: Any) -> Writer:
         return Writer(self.layout(path), path, classes)
 
     def reader(self, path: Path, reading: Reading) -> by_library.Reader:

@@ -59,12 +59,10 @@ class Hdf5(Format):
     """HDF5 files."""
 
     caps: Caps = Caps(
-        suffixes=(".h5", ".hdf5"), package="h5py", extra="hdf5", dies_of_damage=True,
-        reads_by_library=True, keeps=frozenset(("key", "label", "meta", "boxes")), spooled=True,
+        suffixes=(".h5", ".hdf5"), magic=(b"\x89HDF\r\n\x1a\n",), package="h5py", extra="hdf5",
+        dies_of_damage=True, reads_by_library=True, spooled=True,
+        keeps=frozenset(("key", "label", "meta", "boxes")),
     )  # fmt: skip
-
-    def recognise(self, head: bytes, name: str) -> bool:
-        return head.startswith(b"\x89HDF\r\n\x1a\n") or super().recognise(head, name)
 
     def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
         """Yield every sample; `packio.formats.hdf5.foreign` says which files of others are read.
@@ -75,9 +73,7 @@ class Hdf5(Format):
         with open_checked(path) as file:
             yield from _found(file, path, reading).records
 
-    def writer(
-        self, path: Path, *, count: int, size: int, classes: Sequence[str], **options: Any
-    ) -> FileWriter:
+    def writer(self, path: Path, *, classes: Sequence[str], **_: Any) -> FileWriter:
         h5py = registry.require("h5py", "hdf5")
         return FileWriter(path, classes, "hdf5", functools.partial(_fill, h5py))
 

@@ -51,12 +51,9 @@ class Pth(Format):
     """Files of ``torch.save``."""
 
     caps: Caps = Caps(
-        suffixes=(".pth", ".pt"), package="torch", reads_by_library=True, spooled=True,
-        keeps=frozenset(("key", "label", "meta", "boxes")),
+        suffixes=(".pth", ".pt"), magic=(b"PK\x03\x04",), package="torch", reads_by_library=True,
+        spooled=True, keeps=frozenset(("key", "label", "meta", "boxes")),
     )  # fmt: skip
-
-    def recognise(self, head: bytes, name: str) -> bool:
-        return head.startswith(b"PK\x03\x04") or super().recognise(head, name)
 
     def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
         """Yield every sample; `packio.formats.pth.foreign` says which files of others are read.
@@ -73,9 +70,7 @@ class Pth(Format):
                 found = foreign.find_samples(value, archive, path, reading)
         yield from found
 
-    def writer(
-        self, path: Path, *, count: int, size: int, classes: Sequence[str], **options: Any
-    ) -> FileWriter:
+    def writer(self, path: Path, *, classes: Sequence[str], **_: Any) -> FileWriter:
         return FileWriter(path, classes, "pth", functools.partial(_fill, path))
 
     def reader(self, path: Path, reading: Reading) -> Reader:

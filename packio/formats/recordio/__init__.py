@@ -134,10 +134,9 @@ def _list_line(number: int, record: Record[Field]) -> bytes:
 class RecordIO(Format):
     """RecordIO files of MXNet."""
 
-    caps: Caps = Caps((".rec",), keeps=frozenset(("label",)), fields_apart=True)
-
-    def recognise(self, head: bytes, name: str) -> bool:
-        return head.startswith(MAGIC_BYTES) or super().recognise(head, name)
+    caps: Caps = Caps(
+        (".rec",), magic=(MAGIC_BYTES,), keeps=frozenset(("label",)), fields_apart=True
+    )
 
     def siblings(self, path: Path) -> list[Path]:
         return [sibling for sibling, _, _ in _siblings(path)]
@@ -151,9 +150,7 @@ class RecordIO(Format):
         others = {name: (file, kind) for file, name, kind in _siblings(path)}
         return framing.samples(path, others)
 
-    def writer(
-        self, path: Path, *, count: int, size: int, classes: Sequence[str], **options: Any
-    ) -> Writer:
+    def writer(self, path: Path, **_: Any) -> Writer:
         return Writer(path)
 
     def unsplit(self, raw: bytes) -> bytes:

@@ -186,9 +186,7 @@ class Tar(Format):
             found = samples(file)
             yield from found if reading.label is None else _labelled(found, reading.label, path)
 
-    def writer(
-        self, path: Path, *, count: int, size: int, classes: Sequence[str], **options: Any
-    ) -> Writer:
+    def writer(self, path: Path, *, count: int, **_: Any) -> Writer:
         return Writer(path, count)
 
     def finish(self, folder: Path, shards: Mapping[str, Path]) -> list[str]:

@@ -122,9 +122,7 @@ class TFRecord(Format):
             except MalformedError as error:
                 raise NotAPackError(f"{where}: no tf.train.Example: {error}") from error
 
-    def writer(
-        self, path: Path, *, count: int, size: int, classes: Sequence[str], **options: Any
-    ) -> Writer:
+    def writer(self, path: Path, *, classes: Sequence[str], **_: Any) -> Writer:
         return Writer(path, classes)
 
 

@@ -102,7 +102,7 @@ class Output:
         pieces, length = self._pieces, self._held
         self._pieces, self._held = [], 0
         self._blocks.append((length, crc32c_of(pieces)))
-        with _output_errors(self.path):
+        with output_errors(self.path):
             for start in range(0, len(pieces), _AT_ONCE):
                 some = pieces[start : start + _AT_ONCE]
                 written = os.writev(self._descriptor, some)  # not joined: a copy less
@@ -115,7 +115,7 @@ class Output:
         self._check_open()
         try:
             self._flush()
-            with _output_errors(self.path), ThreadPool(1, "packio-sync") as pool:
+            with output_errors(self.path), ThreadPool(1, "packio-sync") as pool:
                 synced = pool.submit(os.fsync, self._descriptor)
                 self._read_back()
                 synced.result()
@@ -147,17 +147,16 @@ def _length(pieces: Sequence[bytes]) -> int:
 
 
 @contextlib.contextmanager
-def _output_errors(path: Path) -> Iterator[None]:
+def output_errors(path: Path) -> Iterator[None]:
+    """Raise an OutputError that tells the space left for an OSError while ``path`` is written."""
     try:
         yield
     except OutputError:
         raise
-    except OSError as error:
-        raise OutputError(
-            f"{path}: cannot be written: {error.strerror}: {room_beside(path)}"
-        ) from error
+    except (OSError, ValueError) as error:  # ValueError: the file is closed
+        raise OutputError(f"{path}: cannot be written: {error}: {room_beside(path)}") from error
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    with _output_errors(path), path.open("xb") as file:
+    with output_errors(path), path.open("xb") as file:
         file.write(content)

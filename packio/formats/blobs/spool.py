@@ -12,7 +12,7 @@ import errno
 import math
 import os
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -20,12 +20,13 @@ import numpy as np
 
 from packio.errors import CannotCreateError, OutputError
 from packio.formats import Written
+from packio.formats.blobs.append_only import output_errors
 from packio.formats.blobs.columns import BlobValues, Header, ShardColumns, prefix
 from packio.index.building import SampleColumns
 from packio.index.columns import offsets
 from packio.index.indexfile import crc32c
 from packio.sample.record import IMAGE, MASK, Field, Record
-from packio.system.files import read_at, room_beside
+from packio.system.files import read_at
 from packio.system.pools import ThreadPool
 
 _CHUNK = 8 << 20  # bytes copied, or read back, at a time
@@ -60,7 +61,7 @@ class Writer:
         """Write the container, and compare what can be read with what was added."""
         self._check_open()
         try:
-            with output_errors(self._path, len(self._spool)):
+            with output_errors(self._path):
                 return self._write()
         finally:
             self.abort()
@@ -140,7 +141,7 @@ class BlobSpool:
         return len(self._samples)
 
     def add(self, records: Sequence[Record[Field]]) -> None:
-        with output_errors(self._path, len(self)):
+        with output_errors(self._path):
             for record in records:
                 for name in record.fields.keys() - self.blobs.keys():
                     self._begin(name, record.fields[name].kind)
@@ -217,19 +218,6 @@ class BlobSpool:
         """Let go of the temporary files; may be called at any time, and again."""
         for blob in (*self.blobs.values(), *filter(None, (self._first,))):
             blob.close()
-
-
-@contextlib.contextmanager
-def output_errors(path: Path, count: int) -> Iterator[None]:
-    """Raise an OutputError that tells the space left for an OSError while ``path`` is written."""
-    try:
-        yield
-    except OutputError:
-        raise
-    except (OSError, ValueError) as error:  # ValueError: the file is closed
-        raise OutputError(
-            f"{path}: cannot be written after {count} records: {error}: {room_beside(path)}"
-        ) from error
 
 
 class Blob:

@@ -46,7 +46,6 @@ from packio.formats.blobs.spool import FileContents, FileWriter, Pixels
 from packio.formats.hdf5 import foreign
 from packio.formats.hdf5.datasets import h5py_errors, open_checked, open_file, place, slices
 from packio.sample.record import IMAGE, Place, Record
-from packio.system import files
 
 _ALIGNMENT = 4096  # bytes, of every dataset at least as large; there are only a few
 _MOST_ADDED = 1 << 20  # bytes that HDF5 adds to the data of a file
@@ -167,7 +166,10 @@ def _own(file: Any, path: Path) -> FoundSamples:
     if isinstance(text, bytes):  # so h5py gives strings of fixed length
         text = text.decode("ascii")
     header = read_header(text, "hdf5", path)
-    arrays = {name: _contiguous(file[name], path) for name in _there(file, header.arrays, path)}
+    arrays = {}
+    for name in _there(file, header.arrays, path):
+        _one_range(file[name], path)  # its claims are true
+        arrays[name] = file[name][()]
     blob_names = {f"{prefix(name)}data": name for name in header.kinds}
     there = _there(file, blob_names, path)
     blobs = {blob_names[name]: _one_range(file[name], path) for name in there}
@@ -191,26 +193,13 @@ def _there(file: Any, names: Any, path: Path) -> Iterator[str]:
 
 
 def _one_range(dataset: Any, path: Path) -> tuple[int, int]:
-    placed = place(dataset, path)
+    placed = None if dataset.dtype.hasobject else place(dataset, path)
     if placed is None:
         raise NotAPackError(
             f"{path}: {dataset.name} is not one range of bytes of this file (it is chunked, "
-            f"compressed or compact); {_CONVERT}"
+            f"compressed, compact or of variable length); {_CONVERT}"
         )
     return placed
-
-
-def _contiguous(dataset: Any, path: Path) -> np.ndarray:
-    offset, size = _one_range(dataset, path)
-    if dataset.dtype.hasobject:
-        raise IntegrityError(f"{path}: {dataset.name} is of variable length, which it never is")
-    with files.open_file(path) as file:
-        file.seek(offset)
-        content = file.read(size)
-    if len(content) < size:
-        raise IntegrityError(f"{path}: {dataset.name} is cut off; the file shrinks")
-    values: np.ndarray = np.frombuffer(content, dataset.dtype).reshape(dataset.shape)
-    return values
 
 
 FORMAT = Hdf5()

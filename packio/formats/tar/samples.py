@@ -25,7 +25,6 @@ import base64
 import contextlib
 import itertools
 import json
-import math
 import re
 from collections.abc import Container, Iterator
 from typing import Any, NamedTuple
@@ -239,19 +238,21 @@ def _described(file: Input, member: TarMember) -> dict[str, Any]:
 
 
 def _arguments(found: dict[str, Any], text: str) -> dict[str, Any]:
-    arguments: dict[str, Any] = {}
-    if "key" in found:
-        arguments["key"] = found["key"].encode()
-    else:
-        arguments["key"] = base64.b64decode(found["key_base64"], validate=True)
+    is_text = "key" in found
+    key = found["key"].encode() if is_text else base64.b64decode(found["key_base64"], validate=True)
+    arguments: dict[str, Any] = {"key": key}
     if "label" in found:
         arguments["label"] = _column(found["label"])
     if "boxes" in found:
-        boxes = [_box(box) for box in found["boxes"]]
-        arguments["boxes"] = np.array(boxes, np.float32).reshape(-1, 4)
+        corners = _column([corner for box in found["boxes"] for corner in box])
+        if {len(box) for box in found["boxes"]} - {4} or not np.isfinite(corners).all():
+            raise ValueError("a box has four numbers")
+        arguments["boxes"] = corners.astype(np.float32).reshape(-1, 4)
     columns = {name: _column(values) for name, values in found.get("box_columns", {}).items()}
     if "box_labels" in found:
-        columns["labels"] = np.array([*map(_int, found["box_labels"])], np.int64)
+        columns["labels"] = _column(found["box_labels"])
+        if columns["labels"].dtype != np.int64:
+            raise ValueError("labels of boxes are ints")
     if columns:
         arguments["box_columns"] = columns
     if "kinds" in found:
@@ -261,29 +262,11 @@ def _arguments(found: dict[str, Any], text: str) -> dict[str, Any]:
     return arguments
 
 
-def _numbers(values: Any) -> list[float]:
-    if not isinstance(values, list) or not {type(v) for v in values} <= {int, float}:
-        raise ValueError(f"{str(values)[:80]}: a list of numbers is expected")
-    return values
-
-
 def _column(values: Any) -> np.ndarray:
-    numbers = _numbers(values)
-    is_real = any(isinstance(n, float) for n in numbers)
-    return np.array(numbers, np.float32 if is_real else np.int64)
-
-
-def _box(values: Any) -> list[float]:
-    box = _numbers(values)
-    if len(box) != 4 or not all(map(math.isfinite, box)):
-        raise ValueError(f"{box}: a box has four numbers")
-    return box
-
-
-def _int(value: Any) -> int:
-    if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
-        raise ValueError(f"{str(value)[:80]}: an int of 64 bits is expected")
-    return value
+    kinds = {type(value) for value in values}
+    if not isinstance(values, list) or not kinds <= {int, float}:
+        raise ValueError(f"{str(values)[:80]}: a list of numbers is expected")
+    return np.array(values, np.float32 if float in kinds else np.int64)
 
 
 def _meta(meta: Any, text: str) -> bytes:

@@ -3,37 +3,36 @@
 Nothing is ever extracted to a path. A size in a header is compared with the size of the archive
 before anything is read or allocated. Links are not followed.
 
-Source: POSIX.1-2017, pax, "ustar Interchange Format" (read by `tarfile`); PKWARE APPNOTE 6.3.10,
-4.3.7 and 4.4 (read by `zipfile`; local headers by this module, so that reading needs no directory).
+Source: PKWARE APPNOTE 6.3.10, 4.3.7 and 4.4 (read by `zipfile`; local headers by this module, so
+that reading needs no directory). `packio.formats.wire.tar` reads tar's headers.
 """
 
 from __future__ import annotations
 
 import bz2
 import gzip
-import io
 import lzma
 import os
 import shlex
 import stat
 import struct
-import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from packio.errors import DecodeError, OutputError, SourceError
+from packio.errors import DecodeError, IntegrityError, NotAPackError, OutputError, SourceError
+from packio.formats.blobs.ranges import Input
+from packio.formats.wire.tar import walk
 from packio.sources import _files
 from packio.sources._rows import ListedFile, ScratchFile
 from packio.system.files import check_of_file, read_at
 
 TAR, _STORED, _DEFLATED = -1, zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
-_MOST_HEADER = 1 << 20  # bytes of a long name, or of a pax header
 _MOST_DEFLATED = 1032  # bytes that deflate makes of one byte, at most
 _CHUNK = 1 << 20
-_MOST_TIME = 1 << 62  # seconds; a damaged header may claim any
+_WINDOW = 4096  # bytes of a tar archive that are read at once
 _COMPRESSED: dict[bytes, tuple[str, Callable[..., Any] | None]] = {
     b"\x1f\x8b": ("gunzip", gzip.open),
     b"BZh": ("bunzip2", bz2.open),
@@ -43,11 +42,6 @@ _COMPRESSED: dict[bytes, tuple[str, Callable[..., Any] | None]] = {
 _MOST_EXPANSION, _ALWAYS_ALLOWED = 200, 64 << 20  # bytes unpacked for a byte packed; bytes
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature; lengths of the name and of extra fields
 _ENCRYPTED, _UTF8 = 0x41, 0x800  # bits of a zip member's flags
-_TAR_KINDS = {
-    tarfile.LNKTYPE: "a hard link; tar it again with --hard-dereference",
-    tarfile.SYMTYPE: "a symbolic link; tar it again with --dereference",
-    tarfile.CHRTYPE: "a device", tarfile.BLKTYPE: "a device", tarfile.FIFOTYPE: "a FIFO",
-}  # fmt: skip
 
 
 class Extent(NamedTuple):
@@ -55,7 +49,7 @@ class Extent(NamedTuple):
     packed: int  # bytes in the archive
     size: int  # bytes
     method: int  # of compression, as in zip; `TAR`: none
-    check: int  # CRC-32 of a zip member; modification time of a tar member
+    check: int  # CRC-32 of a zip member, or of the header of a tar member
 
 
 NOWHERE = Extent(-1, 0, 0, TAR, 0)  # of a member that is not there
@@ -70,72 +64,15 @@ class Entry(NamedTuple):
 
 
 def list_tar(descriptor: int, start: int, size: int) -> Iterator[Entry]:
-    window, end = _Window(descriptor, start, size), -1
+    window = Input(descriptor, Path("tar"), _WINDOW, start, size)
     try:
-        tar = tarfile.TarFile(fileobj=window, encoding="utf-8", errors="surrogateescape")
-        while (info := tar.next()) is not None:
-            tar.members.clear()  # type: ignore[attr-defined]  # unknown to typeshed; it keeps all
-            if info.offset <= end:
-                raise DecodeError(f"damaged: the member at {info.offset} has a negative size")
-            end = info.offset
-            if not info.isdir():
-                yield _tar_member(info, start, size)
-        _check_end(window, tar.offset)
-    except (tarfile.TarError, ValueError, OverflowError, RecursionError, struct.error) as error:
-        raise DecodeError(f"damaged or cut off after {max(end, 0)}: {error}") from error
-
-
-class _Window(io.RawIOBase):
-    """A part of a file. Refuses to read a length that only a damaged header can ask for."""
-
-    def __init__(self, descriptor: int, start: int, size: int) -> None:
-        self.start, self.size = start, size
-        self._descriptor, self._position = descriptor, 0
-
-    def read_at(self, position: int, length: int) -> bytes:
-        length = max(0, min(length, self.size - position))
-        return read_at(self._descriptor, length, self.start + position)
-
-    def read(self, size: int = -1) -> bytes:
-        if not 0 <= size <= _MOST_HEADER:
-            raise tarfile.ReadError(f"a header of {size} bytes at {self._position}")
-        data = self.read_at(self._position, size)
-        self._position += len(data)
-        return data
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        if offset < 0 or whence != os.SEEK_SET:
-            raise tarfile.ReadError(f"a member at {offset}")
-        self._position = offset
-        return offset
-
-    def tell(self) -> int:
-        return self._position
-
-
-def _tar_member(info: tarfile.TarInfo, start: int, size: int) -> Entry:
-    problem = ""
-    if info.issparse():
-        problem = "a sparse file; tar it again without --sparse"
-    elif not info.isreg():
-        problem = _TAR_KINDS.get(info.type, f"of the kind {info.type!r}, which is no file")
-    elif info.size < 0 or info.offset_data + info.size > size:
-        problem = f"cut off: {info.size} bytes at {info.offset_data}, the archive has {size}"
-    mtime = int(min(max(info.mtime, -_MOST_TIME), _MOST_TIME))
-    extent = Extent(start + info.offset_data, info.size, info.size, TAR, mtime)
-    return Entry(info.name.encode("utf-8", "surrogateescape"), extent, problem)
-
-
-def _check_end(window: _Window, position: int) -> None:
-    """Check that only zeros are left, as `tarfile` also stops at a damaged header."""
-    if window.size - position < tarfile.BLOCKSIZE:
-        raise DecodeError(f"cut off: no end mark at {position}")
-    window.seek(position)
-    while chunk := window.read(_CHUNK):
-        if chunk.count(0) < len(chunk):
-            raise DecodeError(
-                f"a damaged header at {position}, or something after the end of the archive"
-            )
+        for found in walk(window):
+            is_link = found.link is not None
+            link = "a hard link; tar it again with --hard-dereference" if is_link else ""
+            extent = Extent(start + found.offset, found.size, found.size, TAR, found.check)
+            yield Entry(found.name, extent, found.problem or link)
+    except (IntegrityError, NotAPackError) as error:
+        raise DecodeError(str(error).removeprefix("tar: ")) from error
 
 
 def list_zip(descriptor: int) -> Iterator[Entry]:

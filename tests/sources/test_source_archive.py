@@ -500,7 +500,7 @@ def test_a_chain_of_headers_ends(tmp_path: pathlib.Path) -> None:
     _tar(tmp_path / "one.tar", ("n" * 200 + ".png", PNG), form=tarfile.GNU_FORMAT)
     header = (tmp_path / "one.tar").read_bytes()[:1024]
     (tmp_path / "a.tar").write_bytes(header * 5000)
-    with pytest.raises(SourceError, match="damaged"):
+    with pytest.raises(SourceError, match="cut off"):
         archive.listing(tmp_path / "a.tar")
 
 

@@ -38,10 +38,12 @@ _FOLDERS = (  # containers that packio does not read: files by which they are to
 class Input:
     """An open file, read by range. Small reads close to each other share one system call."""
 
-    def __init__(self, descriptor: int, path: Path, window: int) -> None:
-        self.path = path
-        self.size: int = os.fstat(descriptor).st_size
-        self.descriptor = descriptor
+    def __init__(
+        self, descriptor: int, path: Path, window: int, base: int = 0, size: int | None = None
+    ) -> None:
+        """Read a file, or of an inner archive the `size` bytes from `base` on."""
+        self.path, self.descriptor, self._base = path, descriptor, base
+        self.size: int = os.fstat(descriptor).st_size if size is None else size
         self._least = window
         self._window = b""
         self._start = 0  # of the window
@@ -66,7 +68,7 @@ class Input:
 
     def _exactly(self, least: int, most: int, offset: int) -> bytes:
         try:
-            found = read_at(self.descriptor, most, offset)
+            found = read_at(self.descriptor, most, self._base + offset)
         except OSError as error:
             raise ReadError(f"{self.path}: cannot be read at {offset}: {error}") from error
         if len(found) < least:

@@ -54,8 +54,8 @@ from packio.formats import Caps, Format, Reading, Written, check_reading
 from packio.formats.blobs import append_only
 from packio.formats.blobs.append_only import write_whole
 from packio.formats.blobs.ranges import open_input
-from packio.formats.tar.members import OWNER, REST, TIME
 from packio.formats.tar.samples import ENDINGS, infer_kind, samples
+from packio.formats.wire.tar import OWNER, REST, TIME
 from packio.images import encodings
 from packio.index.indexfile import canonical_json
 from packio.sample.labelling import hashable

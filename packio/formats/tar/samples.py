@@ -33,7 +33,7 @@ import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError
 from packio.formats.blobs.ranges import Input
-from packio.formats.tar.members import TarMember, members
+from packio.formats.wire.tar import TarMember, members
 from packio.index.indexfile import canonical_json
 from packio.sample import labelling
 from packio.sample.fields import KINDS, RESERVED, kind_of_file

@@ -1,4 +1,4 @@
-r"""Encodings within containers: protobuf, opcodes of pickles, keys in text lists.
+r"""Encodings within containers: protobuf, opcodes of pickles, headers of tar, keys in lists.
 
 In a list, tab, LF, CR and backslash of a key are written ``\t``, ``\n``, ``\r``, ``\\``.
 """

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+import zlib
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from packio.errors import IntegrityError, NotAPackError
@@ -18,10 +19,11 @@ _FILES, _DIRECTORY, _LABEL = b"0\0" + b"7", b"5", b"V"
 _LONG_NAME, _LONG_LINK, _PAX_GLOBAL = b"L", b"K", b"g"
 _REPLACING: tuple[bytes, ...] = (b"path", b"linkpath", b"size")  # pax fields that count here
 _EXTRA = b"LKgxX"  # they hold fields of the next member; X is x of old
-_HARD_LINK = b"1"
+_HARD_LINK, _SPARSE = b"1", b"S"
+_EMPTY = b"123456"
 _OTHERS = {
-    b"2": "a symbolic link", b"3": "a device", b"4": "a device", b"6": "a FIFO",
-    b"S": "a sparse file",
+    b"2": "a symbolic link; tar it again with --dereference", b"3": "a device", b"4": "a device",
+    b"6": "a FIFO", _SPARSE: "a sparse file; tar it again without --sparse",
 }  # fmt: skip
 
 
@@ -33,65 +35,98 @@ REST = b"0" + bytes(100) + b"ustar\0" + b"00" + bytes(64) + b"0000000\0" * 2 + b
 
 
 class TarMember(NamedTuple):
+    """A member that is no folder."""
+
     name: bytes
     offset: int  # bytes, of the content
     size: int  # bytes
     is_ours: bool = False  # its header is as packio writes it: owner, time, mode and so on
+    check: int = 0  # CRC-32 of its header
+    link: bytes | None = None  # of a hard link: the member whose content it has
+    problem: str = ""  # why it is no ordinary file; "" if it is, or a hard link
 
 
-def members(file: Input) -> Iterator[TarMember]:
+def members(file: Input, stop: int | None = None) -> Iterator[TarMember]:
     """Yield the ordinary files of an archive; a hard link has the content of an earlier member."""
-    _check_is_tar(file)
-    _check_end(file, (yield from _walked(file)))
+    earlier: dict[bytes, TarMember] | None = None  # by name; None before the first hard link
+    for found in walk(file, stop):
+        where = f"{file.path}: {found.name!r} at {found.offset - _BLOCK}"
+        if found.problem:
+            raise NotAPackError(f"{where} is {found.problem}")
+        if not found.name or b"\0" in found.name:
+            raise IntegrityError(f"{file.path}: a member has the name {found.name!r}")
+        member = found
+        if found.link is not None:
+            if earlier is None:
+                earlier = {m.name: m for m in members(file, found.offset - _BLOCK)}
+            if found.link not in earlier:
+                raise NotAPackError(
+                    f"{where} is a hard link to {found.link!r}, which is not before it in the "
+                    "archive; tar it again with --hard-dereference"
+                )
+            member = earlier[found.link]._replace(name=found.name)
+        if earlier is not None:
+            earlier[member.name] = member
+        yield member
 
 
-def _walked(file: Input, stop: int | None = None) -> Generator[TarMember, None, int]:
-    """Yield the members whose headers begin before a position; return where the last one ends."""
+def walk(file: Input, stop: int | None = None) -> Iterator[TarMember]:
+    """Yield what is no folder, up to a header at ``stop``; None: all, and the end is checked."""
+    if stop is None:
+        _check_is_tar(file)
     position = 0
     given: dict[bytes, bytes] = {}  # fields of the next member that replace its header's
-    earlier: dict[bytes, TarMember] | None = None  # by name; None before the first hard link
     while stop is None or position < stop:
         header = file.read(_BLOCK, position)
         if header == _ZEROS:
             break
         _check_header(file, header, position)
-        kind, offset = header[156:157], position + _BLOCK
-        size = _size(file, header, position, None if kind in _EXTRA else given.get(b"size"))
-        if kind in (_HARD_LINK, _DIRECTORY) or kind in _OTHERS:
-            size = 0  # whatever is claimed, no content follows
+        offset, size = _content(file, header, position, given)
         position = offset + size + -size % _BLOCK
-        if position > file.size:
-            raise IntegrityError(
-                f"{file.path}: cut off: the member at {offset - _BLOCK} ends at {position}, the "
-                f"file has {file.size} bytes; restore the file or pack again"
-            )
-        if kind in _EXTRA:
-            given |= _extra(file, kind, offset, size)
+        if header[156:157] in _EXTRA:
+            given |= _extra(file, header[156:157], offset, size)
             continue
-        name = given.get(b"path") or _name(header)
-        target, given = given.get(b"linkpath") or header[157:257].partition(b"\0")[0], {}
-        if _is_file(file, kind, name, offset):
-            is_ours = header[100:124] == OWNER and header[136:148] == TIME and header[156:] == REST
-            member = TarMember(name, offset, size, is_ours)
-            if kind == _HARD_LINK:
-                earlier = earlier or {m.name: m for m in _walked(file, offset - _BLOCK)}
-                member = _linked(file, member, earlier.get(target), target)
-            if earlier is not None:
-                earlier[name] = member
+        if (member := _member(header, offset, size, given)) is not None:
             yield member
-    if given and stop is None:
-        raise IntegrityError(f"{file.path}: ends at {position} where a member was announced")
-    return position
+        given = {}
+    if stop is None:
+        if given:
+            raise IntegrityError(f"{file.path}: ends at {position} where a member was announced")
+        _check_end(file, position)
 
 
-def _linked(file: Input, link: TarMember, member: TarMember | None, target: bytes) -> TarMember:
-    """Return a hard link as a member of its own name with the content of the one it is of."""
-    if member is None:
-        raise NotAPackError(
-            f"{file.path}: {link.name!r} at {link.offset - _BLOCK} is a hard link to {target!r}, "
-            "which is not before it in the archive; tar it again with --hard-dereference"
+def _content(
+    file: Input, header: bytes, position: int, given: dict[bytes, bytes]
+) -> tuple[int, int]:
+    """Position and size of the content that follows a header."""
+    kind, offset = header[156:157], position + _BLOCK
+    size = _size(file, header, position, None if kind in _EXTRA else given.get(b"size"))
+    if kind in _EMPTY:
+        size = 0  # whatever is claimed, no content follows
+    more = kind == _SPARSE and header[482]
+    while more:  # the list of its parts goes on in blocks of its own
+        more, offset = file.read(_BLOCK, offset)[504], offset + _BLOCK
+    if (end := offset + size + -size % _BLOCK) > file.size:
+        raise IntegrityError(
+            f"{file.path}: cut off: the member at {position} ends at {end}, the "
+            f"file has {file.size} bytes; restore the file or pack again"
         )
-    return member._replace(name=link.name)
+    return offset, size
+
+
+def _member(header: bytes, offset: int, size: int, given: dict[bytes, bytes]) -> TarMember | None:
+    kind, name = header[156:157], given.get(b"path") or _name(header)
+    if kind in (_DIRECTORY, _LABEL) or (kind in _FILES and name.endswith(b"/")):
+        return None
+    problem, link = _OTHERS.get(kind, ""), None
+    if kind == _HARD_LINK:
+        link = given.get(b"linkpath") or header[157:257].partition(b"\0")[0]
+    elif b"sparse" in given:
+        problem = _OTHERS[_SPARSE]
+    elif kind not in _FILES and not problem:
+        problem = f"of the kind {kind!r}, which is no file"
+    is_ours = header[100:124] == OWNER and header[136:148] == TIME and header[156:] == REST
+    return TarMember(name, offset, size, is_ours, zlib.crc32(header), link, problem)
 
 
 def _check_is_tar(file: Input) -> None:
@@ -152,11 +187,11 @@ def _extra(file: Input, kind: bytes, offset: int, size: int) -> dict[bytes, byte
     if kind == _LONG_LINK:
         return {b"linkpath": content.partition(b"\0")[0]}
     fields = _pax(file, content, offset)
-    if any(field.startswith(b"GNU.sparse") for field in fields):
-        raise NotAPackError(f"{file.path}: the member after {offset} is sparse; tar it again")
     found: dict[bytes, bytes] = {n: fields[n] for n in _REPLACING if n in fields}
     if kind == _PAX_GLOBAL and found:
         raise IntegrityError(f"{file.path}: one name or size for all members, at {offset}")
+    if any(field.startswith(b"GNU.sparse") for field in fields):
+        found |= {b"sparse": b"", b"path": fields.get(b"GNU.sparse.name", fields.get(b"path", b""))}
     return found
 
 
@@ -174,21 +209,6 @@ def _pax(file: Input, content: bytes, offset: int) -> dict[bytes, bytes]:
         fields[field] = value[:-1]
         position += length
     return fields
-
-
-def _is_file(file: Input, kind: bytes, name: bytes, offset: int) -> bool:
-    if kind in (_DIRECTORY, _LABEL) or (kind in _FILES and name.endswith(b"/")):
-        return False
-    if kind in _OTHERS:
-        raise NotAPackError(
-            f"{file.path}: {name!r} at {offset - _BLOCK} is {_OTHERS[kind]}, which packio does not "
-            "follow; tar it again with --dereference --hard-dereference"
-        )
-    if kind not in _FILES and kind != _HARD_LINK:
-        raise NotAPackError(f"{file.path}: {name!r} is of the kind {kind!r}, which is no file")
-    if not name or b"\0" in name:
-        raise IntegrityError(f"{file.path}: the member at {offset - _BLOCK} has the name {name!r}")
-    return True
 
 
 def _check_end(file: Input, position: int) -> None:

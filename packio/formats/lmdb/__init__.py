@@ -63,8 +63,6 @@ from packio.system import files
 
 
 class Lmdb(Format):
-    """LMDB databases."""
-
     caps: Caps = Caps(
         (".lmdb",), is_directory=True, package="lmdb", reads_by_library=True,
         keeps=frozenset(("key", "label")),

@@ -14,13 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from packio import registry
 from packio.errors import CannotCreateError, IntegrityError, OptionError, OutputError, ReadError
 from packio.formats import Places, Ranges, Reading, Written
 from packio.formats.blobs.by_library import FoundSamples
-from packio.formats.blobs.ranges import Input
 from packio.formats.lmdb import layouts, pages
 from packio.formats.lmdb.pages import DATA_NAME, open_data_file
 from packio.formats.lmdb.values import MOST_DATUM_BYTES, encode_datum, image_of, parse_datum
@@ -120,13 +117,15 @@ class LmdbWriter:
     as LMDB has dropped all of it.
     """
 
-    def __init__(self, path: Path, count: int, size: int, values: str | None = None) -> None:
+    def __init__(
+        self, path: Path, count: int, size: int, values: str | None = None, file: int = 0
+    ) -> None:
         """Create the directory. ``count``, of the samples to come, sets the width of the keys."""
         if values not in (None, "datum"):
             raise OptionError(f"values={values!r}: expected 'datum', or nothing")
         self._lmdb = registry.require("lmdb")
         self.path, self._values = path, values
-        self._count, self._size = count, size
+        self._count, self._size, self._file = count, size, file
         self._others: dict[str, LmdbWriter] = {}  # field → its database
         self._added = 0
         self._numbers = array("q")  # of the samples that have a value here
@@ -208,7 +207,9 @@ class LmdbWriter:
             is_mask = (name, field.kind) == (MASK, "mask")
             folder = MASK if is_mask else f"{name}.{field.kind}"
             values = self._values if field.kind in PIXELS else None
-            self._others[name] = LmdbWriter(self.path / folder, self._count, self._size, values)
+            self._others[name] = LmdbWriter(
+                self.path / folder, self._count, self._size, values, len(self._others) + 1
+            )
         return self._others[name]
 
     def _commit(self) -> None:
@@ -231,8 +232,21 @@ class LmdbWriter:
         return True
 
     def close(self) -> Written:
+        for writer in (*self._others.values(), self):
+            writer.finish()
+        all_of = {IMAGE: self, **self._others}
+        places = {name: writer.read_back(self._added) for name, writer in all_of.items()}
+        folders = ["", *(f"{other.path.name}/" for other in self._others.values())]
+        info = {"keys": self._width, "version": 1}
+        return Written(
+            tuple(folder + DATA_NAME for folder in folders), places,
+            tuple(folder + LABELS_NAME for folder in folders),
+            info if self._values is None else {**info, "values": self._values},
+        )  # fmt: skip
+
+    def finish(self) -> None:
+        """Write what is left, and close the database."""
         self._check_open()
-        others = {name: other.close() for name, other in self._others.items()}
         if self._batch:
             self._commit()
         with self._output_errors():
@@ -243,28 +257,9 @@ class LmdbWriter:
             raise OutputError(
                 f"{self.path}: {len(self._crcs)} records were written, LMDB has {entries}"
             )
-        with open_data_file(self.path) as file, ThreadPool(1, "packio-sync") as pool:
-            synced = pool.submit(os.fsync, file.descriptor)
-            written = self._read_back(file)
-            with self._output_errors():
-                synced.result()
-        for name, other in others.items():
-            written = self._joined(written, name, other)
-        return written
-
-    def _joined(self, whole: Written, name: str, other: Written) -> Written:
-        """Describe a database together with the database of a field."""
-        folder = self._others[name].path.name
-        places, missing = other.places[IMAGE], self._added - len(other.places[IMAGE].offset)
-        ranges = Ranges(*(np.pad(a, (0, missing)) for a in places[:3]))
-        ranges.offset[self._added - missing :] = -1
-        ranges.file[ranges.offset >= 0] = len(whole.files)
-        files = (*whole.files, *(f"{folder}/{file}" for file in other.files))
-        sidecars = (*whole.sidecars, *(f"{folder}/{file}" for file in other.sidecars))
-        return Written(files, {**whole.places, name: ranges}, sidecars, whole.info)
 
     def abort(self) -> None:
-        """Let go of the database and of the records not yet committed; the files stay."""
+        """Let go of the databases and of the records not yet committed; the files stay."""
         self._batch = []
         for other in self._others.values():
             other.abort()
@@ -274,26 +269,26 @@ class LmdbWriter:
         with contextlib.suppress(OSError):  # flushes, and the disk may be full
             self._labels.close()
 
-    def _read_back(self, file: Input) -> Written:
-        """Find where every record lies, and compare its checksum with what was added."""
-        places = Places()
-        for i, stored in enumerate(pages.entries(file)):
-            data = file.read(stored.length, stored.offset)
-            number = self._numbers[i]
-            if stored.name != b"%0*d" % (self._width, number) or crc32c(data) != self._crcs[i]:
-                raise OutputError(
-                    f"{file.path}: record {number} reads back differently (as {stored.name!r}, "
-                    f"{len(data)} bytes at {stored.offset}); the disk or its driver is at fault"
-                )
-            start, stop = 0, len(data)
-            if self._values == "datum":
-                start, stop = parse_datum(data)[:2]
-            places.add(number, stored.offset + start, stop - start)
-        count = self._numbers[-1] + 1 if self._numbers else 0
-        info: dict[str, Any] = {"keys": self._width, "version": 1}
-        if self._values is not None:
-            info["values"] = self._values
-        return Written((DATA_NAME,), {IMAGE: places.ranges(count)}, (LABELS_NAME,), info)
+    def read_back(self, count: int) -> Ranges:
+        """Find where the values of so many samples lie, and compare their checksums."""
+        places = Places(self._file)
+        with open_data_file(self.path) as file, ThreadPool(1, "packio-sync") as pool:
+            synced = pool.submit(os.fsync, file.descriptor)
+            for i, stored in enumerate(pages.entries(file)):
+                data = file.read(stored.length, stored.offset)
+                number = self._numbers[i]
+                if stored.name != b"%0*d" % (self._width, number) or crc32c(data) != self._crcs[i]:
+                    raise OutputError(
+                        f"{file.path}: record {number} reads back differently (as "
+                        f"{stored.name!r}, {len(data)} bytes at {stored.offset}); the disk or its "
+                        "driver is at fault"
+                    )
+                is_datum = self._values == "datum"
+                start, stop = parse_datum(data)[:2] if is_datum else (0, len(data))
+                places.add(number, stored.offset + start, stop - start)
+            with self._output_errors():
+                synced.result()
+        return places.ranges(count)
 
 
 def _label_line(number: int, record: Record[Field]) -> bytes:

@@ -142,14 +142,12 @@ class Listing:
 
     def part(self, positions: range) -> Listing:
         """The listing of consecutive samples, without `unlisted`, `dropped` and `warnings`."""
-        some = slice(positions.start, positions.stop)
-        taken = {name: values[some] for name, values in self._columns().items()}
-        rows = None if self.rows is None else self.rows[some]
         nothing: dict[str, Any] = {"unlisted": [], "dropped": [], "warnings": [], "hidden": set()}
-        return dataclasses.replace(self, **taken, **nothing, rows=rows)
+        return dataclasses.replace(self.take(positions), **nothing)
 
     def take(self: L, positions: Sequence[int]) -> L:
-        taken = {name: _taken_of(values, positions) for name, values in self._columns().items()}
+        names = ("keys", "sizes", "labels", "splits", "files")  # they have an entry a sample
+        taken = {n: _taken_of(v, positions) for n in names if (v := getattr(self, n)) is not None}
         rows = None if self.rows is None else self.rows.take(positions)
         return dataclasses.replace(self, **taken, rows=rows)
 
@@ -164,11 +162,6 @@ class Listing:
             unlisted=[*self.unlisted, *bad],
             warnings=[*self.warnings, *filter(None, [found.remark])],
         )  # fmt: skip
-
-    def _columns(self) -> dict[str, Any]:
-        """The attributes that have an entry for each sample, without the rows."""
-        names = ("keys", "sizes", "labels", "splits", "files")
-        return {n: v for n in names if (v := getattr(self, n)) is not None}
 
     def map_records(self: L, change: Callable[[Record[Field]], Record[Field]]) -> L:
         """The listing, whose records a function changes when they are read.
@@ -213,6 +206,8 @@ def _add_to(digest: Any, value: Any) -> None:
             _add_to(digest, inner)
     elif isinstance(value, Mapping):
         _add_to(digest, list(value.items()))
+    elif isinstance(value, Record):
+        _add_to(digest, [value.fields, value.meta, value.boxes, value.box_columns])
     elif isinstance(value, bytes):
         digest.update(b"%d:%b" % (len(value), value))
     else:

@@ -65,10 +65,7 @@ def objects_of(
             refuse(image, f"{ascii(os.path.relpath(file, result.root))[1:-1]}:{error}")
     endings = {os.path.splitext(file)[1].lower() for file in files.values()}
     for folder in sorted({*map(os.path.dirname, files.values())}):
-        names = os.listdir(folder) if os.path.isdir(folder) else []
-        paths = {
-            os.path.join(folder, n) for n in names if os.path.splitext(n)[1].lower() in endings
-        }
+        paths = {os.path.join(folder, name) for name in _files.names_in(folder, *endings)}
         for path in filter(is_annotation, sorted(paths - {*files.values()})):
             refuse(path, "annotations of an image that is not there")
     return found

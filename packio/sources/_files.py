@@ -62,6 +62,14 @@ def entries(path: str | os.PathLike[str], expected: str) -> list[tuple[str, bool
         raise SourceError(f"{where}: cannot be looked into: {error.strerror}") from error
 
 
+def names_in(folder: str | os.PathLike[str], *endings: str) -> list[str]:
+    """Names in a folder that end so, sorted; none if it cannot be looked into."""
+    try:
+        return sorted(n for n in os.listdir(folder) if n.lower().endswith(endings or ""))
+    except OSError:
+        return []
+
+
 def is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()

@@ -63,7 +63,7 @@ class Entry(NamedTuple):
     problem: str  # why the member cannot be read; "" if it can
 
 
-def list_tar(descriptor: int, start: int, size: int) -> Iterator[Entry]:
+def list_tar(descriptor: int, start: int = 0, size: int | None = None) -> Iterator[Entry]:
     window = Input(descriptor, Path("tar"), _WINDOW, start, size)
     try:
         for found in walk(window):

@@ -152,7 +152,7 @@ def _companions(descriptor: int) -> tuple[set[str], bool]:
     names = []
     with contextlib.suppress(DecodeError):  # damaged, or no tar archive: `listing` says so
         if not _is_zip(descriptor):
-            members = _members.list_tar(descriptor, 0, os.fstat(descriptor).st_size)
+            members = _members.list_tar(descriptor)
             names = [member.name.lower() for member in itertools.islice(members, _PEEK)]
     found, in_folders = set[str](), False
     for stem, group in itertools.groupby(names, _stem):
@@ -255,7 +255,7 @@ def _all_members(path: Path, descriptor: int, result: Listing) -> Iterator[_memb
             for m in _members.list_zip(descriptor)
         )
     else:
-        members = _members.list_tar(descriptor, 0, os.fstat(descriptor).st_size)
+        members = _members.list_tar(descriptor)
     for member in _until_damage(members, os.fsencode(path.name), result):
         extent, inner = member.extent, member.name.lower().endswith(b".tar")
         if not inner or member.problem or extent.method != _members.TAR:

@@ -133,15 +133,13 @@ def _has_keys(path: Path, *names: bytes) -> bool:
 def _in_folder(folder: Path) -> list[Path]:
     """Annotation files in a folder or in its folder ``annotations``; or the first of LabelMe's."""
     for inner in (folder, folder / "annotations"):
-        with contextlib.suppress(OSError):
-            names = sorted(n for n in os.listdir(inner) if n.lower().endswith(".json"))
-            files = [inner / name for name in names if name[0] != "."]
-            if len(files) > _MOST_FILES:
-                files = files[:1] + [f for f in files[1:] if f.name.endswith(".coco.json")]
-            if found := [file for file in files if _has_keys(file, b"images", b"annotations")]:
-                return found
-            if files and _has_keys(files[0], b"shapes"):
-                return files[:1]
+        files = [inner / name for name in _files.names_in(inner, ".json") if name[0] != "."]
+        if len(files) > _MOST_FILES:
+            files = files[:1] + [f for f in files[1:] if f.name.endswith(".coco.json")]
+        if found := [file for file in files if _has_keys(file, b"images", b"annotations")]:
+            return found
+        if files and _has_keys(files[0], b"shapes"):
+            return files[:1]
     return []
 
 

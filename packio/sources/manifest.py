@@ -126,7 +126,7 @@ def _lists(folder: Path) -> list[str]:
     """Lists in a folder whose first row names an image in it, as Roboflow's _classes.csv."""
     found = []
     with contextlib.suppress(OSError):
-        for name in sorted(n for n in os.listdir(folder) if n.lower().endswith((".csv", ".tsv"))):
+        for name in _files.names_in(folder, ".csv", ".tsv"):
             with open(folder / name, "rb") as file:
                 row = os.fsdecode(b"".join(file.read(1 << 14).splitlines()[1:2]))
             cells = (cell.strip(" \"'") for cell in re.split(r"[,;\t]", row))

@@ -284,11 +284,10 @@ def _of_samples(samples: Sequence[Sample], classes: list[str]) -> Listing:
     if labels is not None and classes:
         check_named(np.asarray(labels), classes, "samples")
     records = [_record(sample) for sample in samples]
-    rows = [(dict(r.fields), r.meta, r.boxes, dict(r.box_columns)) for r in records]
     return Listing(
         "pack", None, [record.key for record in records], [len(s.data) for s in samples], labels,
         classes, splits=[names.index(str(s.split)) for s in samples] if names else None,
-        split_names=names, rows=Rows({"record": rows}), open=functools.partial(each, _read),
+        split_names=names, rows=Rows({"record": records}), open=functools.partial(each, _read),
     )  # fmt: skip
 
 
@@ -327,8 +326,8 @@ def _check_fields(kinds: Mapping[str, str], asked: FieldOrigins) -> None:
 
 
 def _read(rows: Rows, position: int) -> Record[Field]:
-    fields, meta, boxes, box_columns = rows.columns["record"][position]
-    return Record(b"", fields, boxes=boxes, box_columns=box_columns, meta=meta)
+    record: Record[Field] = rows.columns["record"][position]
+    return record
 
 
 def _renamed(names: dict[str, str], record: Record[Field]) -> Record[Field]:

@@ -35,7 +35,7 @@ from packio.errors import DecodeError, OptionError, ReadError, SourceError
 from packio.packs import recognising
 from packio.sample.labelling import Distinct, Labels, labels
 from packio.sample.record import IMAGE, MASK, Field, Record
-from packio.sources import Context, FieldOrigins, Listing, Rows, Source, _values
+from packio.sources import Context, FieldOrigins, Listing, Rows, Source, _files, _values
 from packio.sources._records import Roles, resolve_kinds
 from packio.sources._rows import each
 from packio.sources.tables import columns as tables
@@ -115,10 +115,8 @@ def _in_folder(folder: Path) -> list[Path]:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         state = json.loads((folder / "state.json").read_bytes())  # of Hugging Face's save_to_disk
         return [folder / os.path.basename(entry["filename"]) for entry in state["_data_files"]]
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        names = [e.name for e in entries if e.name.lower().endswith(_SUFFIXES) and e.is_file()]
-        return [folder / name for name in sorted(names)]
-    return []
+    files = (folder / name for name in _files.names_in(folder, *_SUFFIXES))
+    return [file for file in files if os.path.isfile(file)]
 
 
 def _at_url(url: Url) -> list[Path]:
@@ -140,9 +138,8 @@ def _found(path: Path) -> list[Path]:
     if os.path.isfile(path):
         return [path]
     found = _in_folder(path)
-    with contextlib.suppress(OSError), os.scandir(path) as entries:
-        for folder in sorted(entry.name for entry in entries if entry.is_dir()):
-            found += _in_folder(path / folder)
+    for name in _files.names_in(path):
+        found += _in_folder(path / name) if os.path.isdir(path / name) else []
     return found
 
 

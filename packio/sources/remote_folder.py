@@ -52,11 +52,10 @@ class RemoteFolder(Source):
             raise SourceError(f"{url}/: {what}; expected {_folders.LAYOUT}; {_files.EXPECTED}")
         keys, labels = _folders.sort_keys(images, names)
         objects = [found[os.fsdecode(key)] for key in keys]
-        sizes = [None if facts.size < 0 else facts.size for facts in objects]
+        sizes = [max(facts.size, -1) for facts in objects]  # -1: the store does not say
         versions = "".join(f"{facts.version}\n" for facts in objects).encode()
         result = dataclasses.replace(
-            result, keys=keys, sizes=[-1 if size is None else size for size in sizes],
-            labels=labels, classes=names,
+            result, keys=keys, sizes=sizes, labels=labels, classes=names,
             rows=Rows({"key": keys, "size": sizes}, hashlib.sha256(versions).hexdigest()),
             open=functools.partial(each, _read, url),
         )  # fmt: skip
@@ -72,11 +71,10 @@ SOURCE = RemoteFolder()
 def _read(url: urls.Url, rows: Rows, position: int) -> Record[Field]:
     """Read an object; the object must be as long as it was when it was listed."""
     key, size = os.fsdecode(rows.columns["key"][position]), rows.columns["size"][position]
-    if size is not None and size > _files.MAX_BYTES:
+    if size > _files.MAX_BYTES:
         raise DecodeError(f"{size} bytes; the limit is {_files.MAX_BYTES:,}")
     try:
-        facts = Facts(-1 if size is None else size)
-        return image_record(stores.open_url(url).whole(key, facts))
+        return image_record(stores.open_url(url).whole(key, Facts(size)))
     except (urls.LengthError, IntegrityError) as error:
         raise DecodeError(f"changed after it was listed: {error}") from error
     except (FileNotFoundError, PermissionError):

@@ -52,7 +52,7 @@ class Voc(Source):
     def recognise(self, path: Path) -> bool:
         if not _files.is_plain_folder(path) or _has_masks(path):
             return False
-        splits = [name for name in _names(path) if _folders.splits_among([name])]
+        splits = [name for name in _files.names_in(path) if _folders.splits_among([name])]
         tried = [path, *(path / name for name in (*_XML, *splits))]
         return any(map(_has_annotation, tried)) or bool(_inner(path))
 
@@ -97,15 +97,8 @@ class Voc(Source):
 SOURCE = Voc()
 
 
-def _names(folder: Path) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
-
-
 def _has_masks(path: Path) -> bool:
-    return any(map(_files.is_image, _names(path / _MASKS)))
+    return any(map(_files.is_image, _files.names_in(path / _MASKS)))
 
 
 def _is_annotation(file: str | os.PathLike[str]) -> bool:

@@ -64,7 +64,7 @@ class Yolo(Source):
         if not _files.is_plain_folder(path):
             return path.suffix.lower() in _SUFFIXES and _is_config(path)
         try:
-            folders = [path / n for n in os.listdir(path) if _folders.splits_among([n])]
+            folders = [path / n for n in _files.names_in(path) if _folders.splits_among([n])]
             labels = [f / "labels" for f in (path, *folders) if (f / "images").is_dir()]
             if any(map(_holds_boxes, labels)) or _configs(path):
                 return True
@@ -115,8 +115,7 @@ def _is_config(file: Path) -> bool:
 
 
 def _configs(folder: Path) -> list[Path]:
-    names = sorted(name for name in os.listdir(folder) if name.lower().endswith(_SUFFIXES))
-    return [folder / name for name in names if _is_config(folder / name)]
+    return [file for n in _files.names_in(folder, *_SUFFIXES) if _is_config(file := folder / n)]
 
 
 def _holds_boxes(folder: Path, *, alone: bool = True) -> bool:

@@ -81,11 +81,9 @@ def check_reading(path: Path, reading: Reading, *takes: str) -> None:
             )
 
 
-def damage_error(
-    where: object, what: str, advice: str = "restore or repack the file"
-) -> IntegrityError:  # fmt: skip
+def damage_error(where: object, what: str) -> IntegrityError:
     """An error for a container that contradicts itself."""
-    return IntegrityError(f"{where}: {what}; {advice}")
+    return IntegrityError(f"{where}: {what}; restore or repack it")
 
 
 class Writer(Protocol):

@@ -51,10 +51,10 @@ import numpy as np
 from packio.errors import IntegrityError, NotAPackError, OptionError
 from packio.formats import Caps, Format, Reading, check_reading, damage_error
 from packio.formats.blobs.ranges import Input, open_input
+from packio.formats.wire import load_json
 from packio.images import encodings
 from packio.sample.record import IMAGE, Place, Record
 
-_RESTORE = "restore the file"  # packio does not write this format
 _MOST_META = 1 << 16  # bytes of a value that is metadata
 _IMAGES = ("image", "img", "x")
 _LABELS = ("label", "labels", "class", "y", "target")
@@ -119,7 +119,7 @@ class Dataset:
         expected = self._end + count * _ALLOCATION.itemsize
         if self._begin > self._end or expected != file.size:
             claim = f"has {file.size} bytes, expected {expected} for {samples} samples"
-            raise damage_error(file.path, claim, _RESTORE)
+            raise damage_error(file.path, claim)
         self.rows = self._table(row, at, samples, "samples")
         found = self._table(_ALLOCATION, self._end, count, "allocations")
         self._allocations = found[np.lexsort((found["size"], found["ptr"]))]
@@ -127,7 +127,7 @@ class Dataset:
     def _table(self, dtype: np.dtype, at: int, count: int, what: str) -> np.ndarray:
         if count > (self._file.size - at) // dtype.itemsize:
             found = f"{self._file.size} bytes have no room for {count} {what} at {at}"
-            raise damage_error(self._path, found, _RESTORE)
+            raise damage_error(self._path, found)
         return np.frombuffer(self._file.read(count * dtype.itemsize, at), dtype)
 
     def _field(self, position: int, description: np.void) -> BetonField:
@@ -145,7 +145,7 @@ class Dataset:
             return BetonField(position, name, Type(number), *about)
         except (ValueError, TypeError, LookupError, RecursionError) as error:
             what = f"the description of the field {name!r} makes no sense: {error}"
-            raise damage_error(self._path, what, _RESTORE) from error
+            raise damage_error(self._path, what) from error
 
     def places(self, field: BetonField) -> tuple[np.ndarray, np.ndarray]:
         """Offset and length of each sample's value: (N,) int64, bytes, within the file."""
@@ -183,7 +183,7 @@ class Dataset:
     def _refuse(self, wrong: np.ndarray, field: BetonField, problem: str) -> None:
         if wrong.any():
             where = f"{self._path}: sample {int(wrong.argmax())}"
-            raise damage_error(where, f"the value of {field.name!r} {problem}", _RESTORE)
+            raise damage_error(where, f"the value of {field.name!r} {problem}")
 
 
 def _array(arguments: bytes) -> tuple[np.dtype | None, tuple[int, ...]]:
@@ -201,12 +201,9 @@ def _array(arguments: bytes) -> tuple[np.dtype | None, tuple[int, ...]]:
 
 
 class Beton(Format):
-    """Datasets of FFCV."""
-
     caps: Caps = Caps((".beton",), writes=False, keeps=frozenset(("label", "meta")))
 
     def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
-        """Yield every sample, in order."""
         check_reading(path, reading, "label")
         with open_input(path) as file:
             yield from _records(file, reading.label)
@@ -271,11 +268,8 @@ def _values(data: Dataset, field: BetonField, file: Input) -> Callable[[int], An
             return raw.decode("utf-8", "surrogateescape")
         if field.type is not Type.JSON:
             return np.frombuffer(raw, field.dtype).reshape(field.shape).tolist()
-        try:
-            return json.loads(raw.partition(b"\0")[0])
-        except (ValueError, RecursionError) as error:
-            what = f"sample {i}: {field.name!r} at {offsets[i]} is no JSON: {error}"
-            raise damage_error(file.path, what, _RESTORE) from error
+        where = f"{file.path}: sample {i}: {field.name!r} at {offsets[i]}"
+        return load_json(raw.partition(b"\0")[0], where)
 
     return value
 

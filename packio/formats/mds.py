@@ -29,7 +29,6 @@ checked against shards that mosaicml-streaming 0.13.0 wrote.
 from __future__ import annotations
 
 import itertools
-import json
 import operator
 import re
 import struct
@@ -40,8 +39,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError, OptionError, ReadError
-from packio.formats import Caps, Format, Reading, check_reading
+from packio.formats import Caps, Format, Reading, check_reading, damage_error
 from packio.formats.blobs.ranges import Input, open_input, refuse_compressed
+from packio.formats.wire import load_json
 from packio.images.encodings import is_image
 from packio.sample.fields import RESERVED
 from packio.sample.record import IMAGE, MASK, Place, Record
@@ -113,10 +113,8 @@ def _records(
         shard = Shard(file, label)
         found = file.size, shard.count
         if expected is not None and found != expected:
-            raise IntegrityError(
-                f"{path}: has {found[0]} bytes and {found[1]} samples, {INDEX_NAME} says "
-                f"{expected[0]} and {expected[1]}; restore it"
-            )
+            said = f"{INDEX_NAME} says {expected[0]} and {expected[1]}"
+            raise damage_error(path, f"has {found[0]} bytes and {found[1]} samples, {said}")
         for i in range(shard.count):
             yield shard.record(i, b"%d" % (first + i), name)
 
@@ -133,10 +131,7 @@ def _listed(folder: Path) -> list[Any]:
 
 
 def _shards_of(content: bytes, path: object) -> list[Any]:
-    try:
-        index = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"{path}: no JSON: {error}") from error
+    index = load_json(content, path)
     if not isinstance(index, dict) or not isinstance(index.get("shards"), list):
         raise NotAPackError(f"{path}: lists no shards; not the index of a folder of MDS")
     return list(index["shards"])
@@ -185,12 +180,14 @@ class Shard:
         self._sizes = [column.size for column in self._columns]
         self._variable = [i for i, size in enumerate(self._sizes) if size is None]
         self._head = struct.Struct(f"<{len(self._variable)}I")
-        self._mask = self._named(_MASKS, (*_ENCODED, "bytes"))
-        self._image = self._find_image()
+        mask = self._named(_MASKS, (*_ENCODED, "bytes"))
+        self._fields = {IMAGE: ("image", self._find_image(mask))}  # name → kind and column
+        if mask is not None:
+            self._fields[MASK] = "mask", mask
         self._label = self._find_label(label)
         self._key = self._named(_KEYS, ("str", "bytes"))
         self._meta = self._named(_METAS, ("json",))
-        self._others = self._name_others()
+        self._name_others()
 
     def _read_offsets(self) -> list[int]:
         path, size = self._path, self._file.size
@@ -210,19 +207,17 @@ class Shard:
     def _read_columns(self) -> list[MdsColumn]:
         path, start = self._path, 4 * (self.count + 2)
         length = self._offsets[0] - start
-        try:
-            config = json.loads(self._file.read(length, start)) if length <= _MOST_CONFIG else None
-        except (ValueError, RecursionError) as error:
-            raise NotAPackError(f"{path}: no config at {start}; no MDS shard") from error
-        config = config if isinstance(config, dict) else {}
+        text = self._file.read(length, start) if length <= _MOST_CONFIG else b"{}"
+        found = load_json(text, f"{path}: no config at {start}", NotAPackError)
+        config: dict[str, Any] = found if isinstance(found, dict) else {}
         if (config.get("version"), config.get("format")) != (2, "mds"):
             raise NotAPackError(f"{path}: the config at {start} is not of MDS, version 2")
         fields = [config.get(f"column_{field}") for field in ("names", "encodings", "sizes")]
         lists = [field for field in fields if isinstance(field, list)]
         if len(lists) == 3 and len({len(field) for field in lists}) == 1:
-            found = list(zip(*lists, strict=True))
-            if all(_is_plausible(*column) for column in found):
-                return [MdsColumn(i, *column) for i, column in enumerate(found)]
+            columns = list(zip(*lists, strict=True))
+            if all(_is_plausible(*column) for column in columns):
+                return [MdsColumn(i, *column) for i, column in enumerate(columns)]
         raise IntegrityError(f"{path}: the columns of the config make no sense; restore it")
 
     def record(self, number: int, name: bytes, file: str) -> Record[Place]:
@@ -231,20 +226,16 @@ class Shard:
         ranges = self._ranges(number, where)
 
         def value(column: MdsColumn | None) -> bytes | None:
-            if column is None:
-                return None
-            at, length = ranges[column.position]
-            return self._file.read(length, at)
+            return None if column is None else self._file.read(*ranges[column.position][::-1])
 
-        fields = {IMAGE: Place("image", file, *ranges[self._image.position])}
-        if self._mask is not None:
-            fields[MASK] = Place("mask", file, *ranges[self._mask.position])
-        for field, column in self._others.items():
-            fields[field] = Place(
-                _KINDS.get(column.encoding, "bytes"), file, *ranges[column.position]
-            )
+        fields = {
+            field: Place(kind, file, *ranges[column.position])
+            for field, (kind, column) in self._fields.items()
+        }
         key, label = value(self._key), _label(value(self._label), self._label, where)
-        meta = _object(value(self._meta), where)
+        meta = value(self._meta)
+        if meta is not None and not isinstance(load_json(meta, f"{where}: its metadata"), dict):
+            meta = None  # metadata are an object
         return Record(name if key is None else key, fields, label, meta=meta)
 
     def _ranges(self, number: int, where: str) -> list[tuple[int, int]]:
@@ -256,9 +247,7 @@ class Shard:
             for i, size in zip(self._variable, found, strict=True):
                 sizes[i] = size
         if at > stop or at + sum(sizes) != stop:
-            raise IntegrityError(
-                f"{where}: has {stop - start} bytes, which do not fit its columns; restore the file"
-            )
+            raise damage_error(where, f"has {stop - start} bytes, which do not fit its columns")
         ends = [*itertools.accumulate(sizes, initial=at)]
         return list(zip(ends, sizes, strict=False))
 
@@ -274,19 +263,17 @@ class Shard:
                 )
         return next((column for column in found if column.encoding in encodings), None)
 
-    def _name_others(self) -> dict[str, MdsColumn]:
-        """The columns that are further fields of a sample, by names that fields may have."""
-        taken = (self._image, self._mask, self._label, self._key, self._meta)
-        found: dict[str, MdsColumn] = {}
+    def _name_others(self) -> None:
+        """Make fields of the other columns, by names that fields may have."""
+        taken = {self._label, self._key, self._meta, *(c for _, c in self._fields.values())}
         for column in self._columns:
             if column not in taken:
                 name = re.sub(r"[^A-Za-z0-9_-]", "_", column.name)
                 if not re.match(r"[A-Za-z_]", name) or name in (IMAGE, MASK, *RESERVED):
                     name = f"_{name}"
-                while name in found:
+                while name in self._fields:
                     name = f"_{name}"
-                found[name] = column
-        return found
+                self._fields[name] = _KINDS.get(column.encoding, "bytes"), column
 
     def _find_label(self, wanted: str | None) -> MdsColumn | None:
         if wanted is None:
@@ -297,8 +284,8 @@ class Shard:
             raise OptionError(f"{self._path}: label={wanted!r} is not in it; there are: {shown}")
         return next((column for column in found if column.name == wanted), None)
 
-    def _find_image(self) -> MdsColumn:
-        rest = [column for column in self._columns if column != self._mask]
+    def _find_image(self, mask: MdsColumn | None) -> MdsColumn:
+        rest = [column for column in self._columns if column != mask]
         column = (
             self._named(_IMAGES, _ENCODED)
             or next((c for c in rest if c.encoding in _ENCODED), None)
@@ -341,16 +328,6 @@ def _label(value: bytes | None, column: MdsColumn | None, where: str) -> Any:
         return struct.unpack((_INTEGERS | _FLOATS)[column.encoding], value)[0]
     except (ValueError, struct.error) as error:
         raise IntegrityError(f"{where}: {column.name!r} is no label: {value[:100]!r}") from error
-
-
-def _object(value: bytes | None, where: str) -> bytes | None:
-    """Return a JSON object as it is; None for other JSON, as metadata are an object."""
-    if value is None:
-        return None
-    try:
-        return value if isinstance(json.loads(value), dict) else None
-    except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"{where}: its metadata are no JSON: {error}") from error
 
 
 FORMAT = Mds()

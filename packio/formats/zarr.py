@@ -28,7 +28,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -80,13 +80,6 @@ def _named(value: Any) -> tuple[Any, dict[str, Any]]:
         return value, {}
     configuration = value.get("configuration")
     return value.get("name"), configuration if isinstance(configuration, dict) else {}
-
-
-def _byte_order(codecs: Any, dtype: np.dtype, where: str) -> Literal["<", ">"]:
-    order = _named(codecs[0])[1].get("endian")
-    if order not in ("little", "big") and dtype.itemsize > 1:
-        raise NotAPackError(f"{where} does not say the byte order of its {dtype} values")
-    return ">" if order == "big" else "<"
 
 
 def _fill(value: Any, dtype: np.dtype) -> float | None:
@@ -149,8 +142,11 @@ class _Zarr3Layout(ChunkLayout):
         fill = _fill(metadata.get("fill_value"), dtype)
         array = Array(shape, block, dtype, prefix, separator, headers=False, fill=fill)
         if _names(codecs) == ["bytes"]:
-            order = _byte_order(codecs, dtype, where)
-            return ForeignArray(array._replace(dtype=dtype.newbyteorder(order)), block)
+            order = _named(codecs[0])[1].get("endian")
+            if order not in ("little", "big") and dtype.itemsize > 1:
+                raise NotAPackError(f"{where} does not say the byte order of its {dtype} values")
+            dtype = dtype.newbyteorder(">" if order == "big" else "<")
+            return ForeignArray(array._replace(dtype=dtype), block)
         chunk = _checked_codecs(codecs, block, where)
         otherwise = (
             f"goes through the codecs {_names(codecs)}, so its values are no byte ranges; write it "

@@ -252,7 +252,7 @@ def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [b"", b"{\0", b"[" * 50_000, b"\xff\0"])
 def test_json_that_is_none_is_refused(tmp_path: Path, text: bytes) -> None:
-    with pytest.raises(errors.IntegrityError, match=r"sample 0: 'info' at .* is no JSON"):
+    with pytest.raises(errors.IntegrityError, match=r"sample 0: 'info' at .*: no JSON"):
         _scanned(tmp_path / "a", _beton({"i": _IMAGE, "info": _JSON}, [[_JPEG, text]], 1 << 16))
 
 

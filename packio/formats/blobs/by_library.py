@@ -94,5 +94,4 @@ class RowCache:
         if kept is None or kept[0] != first:
             values = self._load(first, first + self._step)
             kept = self._kept = (first, values.astype(values.dtype.newbyteorder("<"), copy=False))
-        value: bytes = kept[1][number - first].tobytes()
-        return value
+        return bytes(kept[1][number - first].tobytes())

@@ -35,7 +35,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -289,10 +289,20 @@ def records(
 
 
 def find_in_file(
-    path: Path, header: Header, arrays: Mapping[str, np.ndarray],
-    blobs: Mapping[str, tuple[int, int]], pixels: tuple[Sequence[int], str] | None,
+    path: Path, header: Header, get: Callable[[str], Any],
+    array_of: Callable[[Any, str], np.ndarray], range_of: Callable[[Any, str], tuple[int, int]],
 ) -> tuple[ShardColumns, Iterator[Record[Place]]]:  # fmt: skip
-    """Find the samples of a file that packio wrote, whose blobs lie at (offset, size), in bytes."""
+    """Find the samples of a file that packio wrote.
+
+    `get` returns an array of the file by its name, or None; `array_of` reads the array, and
+    `range_of` tells where it lies: offset and size, in bytes.
+    """
+    blob_names = {name: f"{prefix(name)}data" for name in header.kinds}
+    there = {n: a for n in (*header.arrays, *blob_names.values()) if (a := get(n)) is not None}
+    blobs = {n: range_of(there[b], b) for n, b in blob_names.items() if b in there}
+    arrays = {name: array_of(there[name], name) for name in header.arrays if name in there}
+    data = there.get("data")
+    pixels = None if data is None or data.ndim < 2 else (data.shape, str(np.dtype(data.dtype)))
     sizes = {name: size for name, (_, size) in blobs.items()}
     columns = columns_of(arrays, sizes, header, path, pixels)
     return columns, records(columns, (path.name,), {

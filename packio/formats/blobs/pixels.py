@@ -93,11 +93,10 @@ def is_as_stored(dtype: np.dtype) -> bool:
 
 
 def image_at(
-    key: bytes, file: str, offset: int, length: int, facts: Facts | None = None,
-    label: Label | None = None,
-) -> Record[Place]:  # fmt: skip
+    key: bytes, file: str, offset: int, length: int, facts: Facts | None = None
+) -> Record[Place]:
     """The record of an image whose bytes lie at an offset of a file; -1: a reader reads them."""
-    return Record(key, {IMAGE: Place("image", file, offset, length, False, facts)}, label)
+    return Record(key, {IMAGE: Place("image", file, offset, length, False, facts)})
 
 
 def attach_labels(

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from packio.errors import IntegrityError, NotAPackError, ReadError
+from packio.formats import damage_error
 from packio.storage.stores import OpenUrl, StreamedObject
 from packio.system.files import read_at
 
@@ -50,7 +51,7 @@ class Input:
 
     def read(self, length: int, offset: int) -> bytes:
         if offset + length > self.size:
-            raise self._cut_off(length, offset)
+            raise damage_error(self.path, f"cut off: {length} bytes at {offset} of {self.size}")
         begin = offset - self._start
         if begin < 0 or begin + length > len(self._window):
             if length >= self._least:
@@ -59,12 +60,6 @@ class Input:
             self._start = offset
             begin = 0
         return self._window[begin : begin + length]
-
-    def _cut_off(self, length: int, offset: int) -> IntegrityError:
-        return IntegrityError(
-            f"{self.path}: cut off: {length} bytes at {offset} are expected, the file has "
-            f"{self.size}; restore the file or pack again"
-        )
 
     def _exactly(self, least: int, most: int, offset: int) -> bytes:
         try:
@@ -84,7 +79,7 @@ class _RemoteInput(Input):
 
     def read(self, length: int, offset: int) -> bytes:
         if offset + length > self.size:
-            raise self._cut_off(length, offset)
+            raise damage_error(self.path, f"cut off: {length} bytes at {offset} of {self.size}")
         return self._found.read(length, offset)
 
 

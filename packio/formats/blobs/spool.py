@@ -11,6 +11,7 @@ import contextlib
 import errno
 import math
 import os
+import tempfile
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -134,7 +135,7 @@ class BlobSpool:
         self._shapes: set[tuple[int, int, int, int]] = set()  # C, H, W, bytes of raw pixels
         self.kinds: dict[str, str] = {}
         self.blobs: dict[str, Blob] = {}
-        self._first: Blob | None = Blob(path.with_name(f"{path.name}.data"))  # of no field yet
+        self._first: Blob | None = Blob(path.parent)  # of no field yet
         self._samples = SampleColumns()
 
     def __len__(self) -> int:
@@ -159,9 +160,9 @@ class BlobSpool:
 
     def _begin(self, name: str, kind: str) -> None:
         self.kinds[name] = kind
-        self._header()  # the name is checked before it names a file
+        self._header()  # checks the name
         blob, self._first = self._first, None
-        self.blobs[name] = blob or Blob(self._path.with_name(f"{self._path.name}.{name}"))
+        self.blobs[name] = blob or Blob(self._path.parent)
         for _ in range(len(self)):
             self.blobs[name].add(None)
 
@@ -223,14 +224,13 @@ class BlobSpool:
 class Blob:
     """Values end to end in a file without a name, of which a crash leaves nothing."""
 
-    def __init__(self, path: Path) -> None:
-        """Create the file under the name ``path``, which is free, and remove the name at once."""
-        self._where = path
+    def __init__(self, folder: Path) -> None:
         try:
-            self._file = path.open("x+b", buffering=1 << 20)
-            path.unlink()
+            self._file = tempfile.TemporaryFile("w+b", 1 << 20, dir=folder)  # noqa: SIM115 (kept)
         except OSError as error:
-            raise CannotCreateError(f"{path}: cannot be created: {error.strerror}") from error
+            raise CannotCreateError(
+                f"{folder}: no file can be created: {error.strerror}"
+            ) from error
         self.length: array[int] = array("q")  # bytes of each value
         self.crc32c: array[int] = array("I")
         self.present: array[int] = array("B")  # 0: a sample that has no value

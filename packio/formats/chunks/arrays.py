@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from packio.errors import IntegrityError, NotAPackError, OptionError, PackioError, ReadError
+from packio.errors import IntegrityError, NotAPackError, OptionError, PackioError
 from packio.formats import Format, Reading
 from packio.formats.blobs import by_library, pixels
 from packio.formats.blobs.by_library import FoundSamples, RowCache
@@ -148,10 +148,10 @@ def _images(
                 is_there = not scanning.is_left_out(path / file, array)
                 file = file if is_there else os.path.join(name, layout.metadata)
             offset = array.header_bytes + i % rows * size if ranged and is_there else -1
-            of = None if labels is None else labels[i]
-            yield pixels.image_at(b"%08d" % i, file, offset, size, facts, of)
+            yield pixels.image_at(b"%08d" % i, file, offset, size, facts)
 
-    return FoundSamples(count, found(), RowCache(_loader(stored, folder), stored.chunk[0], size))
+    records = pixels.attach_labels(found(), labels)
+    return FoundSamples(count, records, RowCache(_loader(stored, folder), stored.chunk[0], size))
 
 
 def _labels(
@@ -181,8 +181,9 @@ def _check(stored: ForeignArray, folder: Path) -> None:
         if not stored.otherwise:
             shape = scanning.block_shape(folder, array, numbers)
             total += math.prod(shape) * array.dtype.itemsize
-        else:
-            total += _size(folder / array.block_name(*numbers))
+            continue
+        with scanning.open_block(folder / array.block_name(*numbers)) as file:
+            total += os.fstat(file.fileno()).st_size
     chunk = math.prod(stored.chunk) * array.dtype.itemsize
     pixels.check_claim(array.shape[0], size, chunk, total, str(folder))
 
@@ -199,15 +200,6 @@ def _check_left_out(array: Array, folder: Path) -> None:
             f"{folder}: claims {claimed} blocks, and has {there} files; over {most} blocks are not "
             "there: restore or repack it"
         )
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError as error:
-        raise scanning.missing(path) from error
-    except OSError as error:
-        raise ReadError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _loader(stored: ForeignArray, folder: Path) -> Load:

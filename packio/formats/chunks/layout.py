@@ -25,7 +25,7 @@ from typing import IO, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from packio.errors import CannotCreateError, NotAPackError, OutputError
+from packio.errors import CannotCreateError, OutputError
 from packio.formats import Ranges, Written
 from packio.formats.blobs import spool
 from packio.formats.blobs.columns import VERSION, ShardColumns, prefix
@@ -78,11 +78,6 @@ class ForeignArray(NamedTuple):
     otherwise: str = ""  # why the values are no byte ranges; "": they lie in the blocks as they are
     decode: Decode | None = None
     library: Callable[[Path], Load] | None = None  # opens the array at a path
-
-    def plain(self, where: str) -> Array:
-        if self.otherwise:
-            raise NotAPackError(f"{where} {self.otherwise}")
-        return self.array
 
 
 class ChunkLayout(Protocol):

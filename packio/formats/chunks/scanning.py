@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -17,9 +16,9 @@ from packio.errors import IntegrityError, NotAPackError, PackioError, ReadError
 from packio.formats import Ranges, damage_error
 from packio.formats.blobs.columns import Header, columns_of, prefix, read_header, records
 from packio.formats.chunks.layout import Array, ChunkLayout, Decode, blocks, place
+from packio.formats.wire import load_json
 from packio.sample.record import IMAGE, Place, Record
 
-_ADVICE = "restore or repack it"
 _MOST_JSON = 64 << 20  # bytes; class names are in there
 _MOST_AXES = 8
 _LIMIT = 2**58  # values of an array; so that eight bytes each can be counted
@@ -46,12 +45,17 @@ def scan(path: Path, layout: ChunkLayout) -> Iterator[Record[Place]]:
             arrays[name] = _comparable(name, read_rows(path / name, array, 0, array.shape[0]))
     shape = blobs[IMAGE].array.shape
     pixels = (shape, str(blobs[IMAGE].array.dtype)) if len(shape) > 1 else None
-    _check_is_whole(arrays, stated, path, are_pixels=pixels is not None)
+    needed = ["offsets"] if stated is None else ["key_data", "key_offsets"]
+    for name in blobs if stated is not None else ():
+        needed += [f"{prefix(name)}offsets", f"{prefix(name)}length"]
+    of_pixels = () if pixels is None else ("offsets", "length")
+    if missing := [name for name in needed if name not in arrays and name not in of_pixels]:
+        kind = NotAPackError if stated is None else IntegrityError
+        raise kind(f"{path}/: no array `{'`, `'.join(missing)}` in it")
     sizes = {name: blob.array.bytes for name, blob in blobs.items()}
     columns = columns_of(arrays, sizes, header, path, pixels)
     if stated and header.samples != len(columns):
-        said = f"has {len(columns)} samples, its attribute packio says {header.samples!r}"
-        raise damage_error(f"{path}/", said, _ADVICE)
+        raise damage_error(f"{path}/", f"has {len(columns)} samples, not {header.samples!r}")
     files: list[str] = []
     places = {}
     for name, values in columns.values.items():
@@ -102,10 +106,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
         return None
     except OSError as error:
         raise ReadError(f"{path}: cannot be read: {error.strerror}") from error
-    try:
-        value = json.loads(text) if len(text) <= _MOST_JSON else None
-    except (ValueError, RecursionError) as error:
-        raise damage_error(path, f"is no JSON ({error})", _ADVICE) from error
+    value = load_json(text, path) if len(text) <= _MOST_JSON else None
     if not isinstance(value, dict):
         raise NotAPackError(f"{path}: expected a JSON object of at most {_MOST_JSON} bytes")
     return value
@@ -117,10 +118,12 @@ def _array(path: Path, name: str, layout: ChunkLayout) -> Array | None:
         where = f"{path}/{name}"
         if not layout.is_array(metadata):
             raise NotAPackError(f"{where} is a group; expected an array")
-        return layout.parse_array(metadata, where).plain(where)
+        stored = layout.parse_array(metadata, where)
+        if stored.otherwise:
+            raise NotAPackError(f"{where} {stored.otherwise}")
+        return stored.array
     if os.path.lexists(path / name):
-        lacking = f"has no {layout.metadata}, which tells what it is"
-        raise damage_error(f"{path}/{name}", lacking, _ADVICE)
+        raise damage_error(f"{path}/{name}", f"has no {layout.metadata}")
     return None
 
 
@@ -172,24 +175,6 @@ def _comparable(name: str, values: np.ndarray) -> np.ndarray:
     return values.astype(values.dtype.newbyteorder("="))
 
 
-def _check_is_whole(
-    arrays: Mapping[str, np.ndarray], header: Header | None, path: Path, *, are_pixels: bool
-) -> None:
-    needed = [] if are_pixels else ["offsets"]
-    if header is not None:
-        needed += [*([] if are_pixels else ["length"]), "key_data", "key_offsets"]
-        for name in list(header.kinds)[1:]:
-            if f"{name}_offsets" in arrays or name in header.fields:
-                needed += [f"{name}_offsets", f"{name}_length"]
-    missing = [name for name in needed if name not in arrays]
-    if missing and header is None:
-        raise NotAPackError(
-            f"{path}/: no array `offsets` beside `data`; expected the position of every sample"
-        )
-    if missing:
-        raise damage_error(f"{path}/", f"has no {', '.join(missing)}", _ADVICE)
-
-
 def _ranges(array: Array, begin: np.ndarray, length: np.ndarray, where: str) -> Ranges:
     size = array.block_bytes
     across = (begin % size + length > size) & (length > 0)
@@ -209,20 +194,14 @@ def opener(path: str, flags: int) -> int:
 def block_shape(folder: Path, array: Array, numbers: tuple[int, ...]) -> tuple[int, ...]:
     """Check that a block is there and as long as it should be; returns its shape."""
     path = folder / array.block_name(*numbers)
-    try:
-        with open(path, "rb", opener=opener) as file:
-            size = os.fstat(file.fileno()).st_size
-            header = file.read(array.header_bytes)
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-        raise missing(path) from error
-    except OSError as error:
-        raise ReadError(f"{path}: cannot be read: {error.strerror}") from error
+    with open_block(path) as file:
+        size, header = os.fstat(file.fileno()).st_size, file.read(array.header_bytes)
     shape = array.block
     if array.headers:
         shape = header_shape(header, path, array, numbers)
     expected = array.header_bytes + math.prod(shape) * array.dtype.itemsize
     if size != expected:
-        raise damage_error(path, f"{size} bytes, expected {expected}", _ADVICE)
+        raise damage_error(path, f"{size} bytes, expected {expected}")
     return shape
 
 
@@ -231,11 +210,18 @@ def is_left_out(path: Path, array: Array) -> bool:
     return array.fill is not None and not os.path.lexists(path)
 
 
-def missing(path: Path) -> IntegrityError:
-    return IntegrityError(
-        f"{path}: missing; restore it, or repack (a writer that leaves out blocks of zeros must be "
-        "told to write them)"
-    )
+@contextlib.contextmanager
+def open_block(path: Path) -> Iterator[IO[bytes]]:
+    try:
+        with open(path, "rb", opener=opener) as file:
+            yield file
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        raise IntegrityError(
+            f"{path}: missing; restore it, or repack (a writer that leaves out blocks of zeros "
+            "must be told to write them)"
+        ) from error
+    except OSError as error:
+        raise ReadError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def header_shape(
@@ -256,7 +242,7 @@ def header_shape(
         if mode == 0 and found == axes and fits:
             return shape
     found = f"begins {header.hex()}, not with the header of block {numbers} of {array.block}"
-    raise damage_error(path, found, _ADVICE)
+    raise damage_error(path, found)
 
 
 def extent(array: Array, numbers: tuple[int, ...]) -> tuple[int, ...]:
@@ -299,18 +285,15 @@ def _block(
     if is_left_out(path, array):
         assert array.fill is not None  # noqa: S101 (for mypy)
         return np.full(array.block, array.fill, array.dtype)
-    try:
-        with open(path, "rb", opener=opener) as file:
-            header, content = file.read(array.header_bytes), file.read()
-    except OSError as error:
-        raise ReadError(f"{path}: cannot be read: {error.strerror}") from error
+    with open_block(path) as file:
+        header, content = file.read(array.header_bytes), file.read()
     shape = header_shape(header, path, array, numbers) if array.headers else array.block
     size = math.prod(shape) * array.dtype.itemsize
     if decode is not None:
         with library_errors(path):
             content = decode(content, size)
     if len(content) != size:
-        raise damage_error(path, f"{len(content)} bytes, expected {size}", _ADVICE)
+        raise damage_error(path, f"{len(content)} bytes, expected {size}")
     return np.frombuffer(content, array.dtype).reshape(shape)
 
 
@@ -322,4 +305,4 @@ def library_errors(where: Path) -> Iterator[None]:
         raise
     except Exception as error:  # libraries of compression have errors of their own, each
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-        raise damage_error(where, f"cannot be decoded ({reason})", _ADVICE) from error
+        raise damage_error(where, f"cannot be decoded ({reason})") from error

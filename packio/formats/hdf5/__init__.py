@@ -38,10 +38,10 @@ from typing import IO, Any
 import numpy as np
 
 from packio import registry
-from packio.errors import IntegrityError, NotAPackError
-from packio.formats import Caps, Format, Reading
+from packio.errors import NotAPackError
+from packio.formats import Caps, Format, Reading, damage_error
 from packio.formats.blobs.by_library import FoundSamples, ReaderApart
-from packio.formats.blobs.columns import find_in_file, prefix, read_header
+from packio.formats.blobs.columns import find_in_file, read_header
 from packio.formats.blobs.spool import FileContents, FileWriter, Pixels
 from packio.formats.hdf5 import foreign
 from packio.formats.hdf5.datasets import h5py_errors, open_checked, open_file, place, slices
@@ -55,8 +55,6 @@ _CONVERT = "convert it: h5repack -l CONTI -f NONE old.h5 new.h5"
 
 
 class Hdf5(Format):
-    """HDF5 files."""
-
     caps: Caps = Caps(
         suffixes=(".h5", ".hdf5"), magic=(b"\x89HDF\r\n\x1a\n",), package="h5py", extra="hdf5",
         dies_of_damage=True, reads_by_library=True, spooled=True,
@@ -165,31 +163,25 @@ def _own(file: Any, path: Path) -> FoundSamples:
     text = file.attrs["packio"]
     if isinstance(text, bytes):  # so h5py gives strings of fixed length
         text = text.decode("ascii")
+    h5py = registry.require("h5py", "hdf5")
+
+    def get(name: str) -> Any:
+        if not isinstance(file.get(name, getlink=True), h5py.HardLink):
+            return None
+        if isinstance(file[name], h5py.Dataset):
+            return file[name]
+        raise damage_error(path, f"{name} is no dataset")
+
+    def array_of(dataset: Any, _: str) -> np.ndarray:
+        _one_range(dataset, path)  # its claims are true
+        values: np.ndarray = dataset[()]
+        return values
+
     header = read_header(text, "hdf5", path)
-    arrays = {}
-    for name in _there(file, header.arrays, path):
-        _one_range(file[name], path)  # its claims are true
-        arrays[name] = file[name][()]
-    blob_names = {f"{prefix(name)}data": name for name in header.kinds}
-    there = _there(file, blob_names, path)
-    blobs = {blob_names[name]: _one_range(file[name], path) for name in there}
-    pixels = None
-    if IMAGE in blobs and len(file["data"].shape or ()) > 1:
-        pixels = file["data"].shape, str(file["data"].dtype)
-    columns, found = find_in_file(path, header, arrays, blobs, pixels)
-    if pixels is None:
+    columns, found = find_in_file(path, header, get, array_of, lambda d, _: _one_range(d, path))
+    if columns.values[IMAGE].facts is None:
         return FoundSamples(len(columns), found, slices(file["data"], columns.values[IMAGE]))
     return FoundSamples(len(columns), found, lambda number: file["data"][number].tobytes())
-
-
-def _there(file: Any, names: Any, path: Path) -> Iterator[str]:
-    """Yield the names at the root that are datasets of this file."""
-    h5py = registry.require("h5py", "hdf5")
-    for name in names:
-        if isinstance(file.get(name, getlink=True), h5py.HardLink):
-            if not isinstance(file[name], h5py.Dataset):
-                raise IntegrityError(f"{path}: {name} is no dataset; restore or repack the file")
-            yield name
 
 
 def _one_range(dataset: Any, path: Path) -> tuple[int, int]:

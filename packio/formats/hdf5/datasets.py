@@ -111,8 +111,7 @@ def bytes_of(dataset: Any) -> int:
     """Bytes of the values of a dataset; for values of variable length, of the references."""
     if dataset.shape is None:  # of a null dataspace
         return 0
-    count: int = math.prod(dataset.shape) * dataset.dtype.itemsize
-    return count
+    return int(math.prod(dataset.shape) * dataset.dtype.itemsize)
 
 
 def place(dataset: Any, path: Path) -> tuple[int, int] | None:
@@ -140,10 +139,7 @@ def place(dataset: Any, path: Path) -> tuple[int, int] | None:
     if offset is None or not is_plain(dataset):  # None: they lie in the dataset's description
         return None
     if offset + size > end:
-        raise IntegrityError(
-            f"{where} lies at {offset} with {size} bytes, beyond the end of the file; restore or "
-            "repack the file"
-        )
+        raise damage_error(where, f"{size} bytes at {offset} end beyond the end of the file")
     return offset, size
 
 
@@ -163,8 +159,7 @@ def _check_chunks(dataset: Any, stored: int, where: str) -> None:
     count = dataset.id.get_num_chunks()
     if count != expected:
         raise IntegrityError(
-            f"{where} has {count} of {expected} chunks; it was never written whole, and what is "
-            "missing is not taken for zeros"
+            f"{where} has {count} of {expected} chunks; it was never written whole"
         )
     h5py = registry.require("h5py", "hdf5")
     filters = dataset.id.get_create_plist()
@@ -199,17 +194,14 @@ def chunk_offsets(dataset: Any, path: Path) -> np.ndarray | None:
         or ordered[-1] + size > path.stat().st_size
         or (np.diff(ordered) < size).any()
     ):
-        raise IntegrityError(
-            f"{path}: {dataset.name} has chunks that overlap, or that lie outside; restore the file"
-        )
+        raise damage_error(path, f"{dataset.name} has chunks that overlap, or that lie outside")
     return found
 
 
 def slices(data: Any, values: BlobValues) -> Callable[[int], bytes]:
     def read(number: int) -> bytes:
         begin = values.offsets.item(number)
-        content: bytes = data[begin : begin + values.length.item(number)].tobytes()
-        return content
+        return bytes(data[begin : begin + values.length.item(number)].tobytes())
 
     return read
 
@@ -281,9 +273,7 @@ def _whole(size: int) -> int:
 
 
 def _damaged(file: Input, at: int, what: str) -> IntegrityError:
-    return IntegrityError(
-        f"{file.path}: the heap at {at} {what}; restore the file, or write its images anew"
-    )
+    return damage_error(file.path, f"the heap at {at} {what}")
 
 
 def value_ranges(dataset: Any, path: Path) -> tuple[np.ndarray, np.ndarray] | None:

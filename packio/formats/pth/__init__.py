@@ -38,18 +38,16 @@ import numpy as np
 
 from packio.formats import Caps, Format, Reading, damage_error
 from packio.formats.blobs.by_library import FoundSamples, Reader
-from packio.formats.blobs.columns import find_in_file, prefix, read_header
+from packio.formats.blobs.columns import find_in_file, read_header
 from packio.formats.blobs.spool import FileContents, FileWriter
 from packio.formats.pth import foreign
 from packio.formats.pth.archive import Tensor, TorchFile, members, open_archive
-from packio.sample.record import IMAGE, Place, Record
+from packio.sample.record import Place, Record
 
 _ALIGNMENT = 4096  # bytes, of every tensor
 
 
 class Pth(Format):
-    """Files of ``torch.save``."""
-
     caps: Caps = Caps(
         suffixes=(".pth", ".pt"), magic=(b"PK\x03\x04",), package="torch", reads_by_library=True,
         spooled=True, keeps=frozenset(("key", "label", "meta", "boxes")),
@@ -150,22 +148,19 @@ def find(path: Path, reading: Reading) -> FoundSamples:
 
 
 def _own(value: Mapping[str, Any], archive: TorchFile, path: Path) -> Iterator[Record[Place]]:
+    def get(name: str) -> Tensor | None:
+        tensor = value.get(name)
+        if tensor is None or isinstance(tensor, Tensor):
+            return tensor
+        raise damage_error(path, f"{name} is no tensor")
+
+    def range_of(tensor: Tensor, name: str) -> tuple[int, int]:
+        if tensor.ndim > 1:
+            archive.pixels(tensor, name)
+        return archive.range_of(tensor, name)
+
     header = read_header(value["packio"], "pth", path)
-    blob_names = {name: f"{prefix(name)}data" for name in header.kinds}
-    tensors = {n: value[n] for n in (*header.arrays, *blob_names.values()) if n in value}
-    for name, tensor in tensors.items():
-        if not isinstance(tensor, Tensor):
-            raise damage_error(path, f"{name} is no tensor")
-    data = tensors.get("data")
-    blobs = {
-        name: archive.range_of(tensors.pop(blob), blob) for name, blob in blob_names.items()
-        if blob in tensors
-    }  # fmt: skip
-    arrays = {name: archive.array(tensor, name) for name, tensor in tensors.items()}
-    pixels = None
-    if data is not None and data.ndim > 1:
-        pixels = data.shape, str(archive.pixels(data, blob_names[IMAGE]))
-    return find_in_file(path, header, arrays, blobs, pixels)[1]
+    return find_in_file(path, header, get, archive.array, range_of)[1]
 
 
 FORMAT = Pth()

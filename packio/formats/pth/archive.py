@@ -188,8 +188,7 @@ class TorchFile:
         if size == 0:
             return begin, 0
         if offset + size > stored:
-            outside = f"{what} ({size} bytes) is not within the file"
-            raise damage_error(self._path, outside, "restore or repack it")
+            raise damage_error(self._path, f"{what} ({size} bytes) is not within the file")
         return begin + offset, size
 
     def dtype(self, tensor: Tensor, what: str) -> np.dtype:

@@ -132,8 +132,6 @@ def _list_line(number: int, record: Record[Field]) -> bytes:
 
 
 class RecordIO(Format):
-    """RecordIO files of MXNet."""
-
     caps: Caps = Caps(
         (".rec",), magic=(MAGIC_BYTES,), keeps=frozenset(("label",)), fields_apart=True
     )

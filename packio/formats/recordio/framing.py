@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError
-from packio.formats import ApartField
+from packio.formats import ApartField, damage_error
 from packio.formats.blobs.ranges import Input, open_input
 from packio.sample.record import IMAGE, Place, Record
 
@@ -52,24 +52,24 @@ def _magics(data: bytes) -> list[int]:
     return found
 
 
+class _Split(Input):
+    """A split record in memory."""
+
+    def __init__(self, raw: bytes) -> None:
+        self.path, self.size, self._raw = Path("a split record"), len(raw), raw
+
+    def read(self, length: int, offset: int) -> bytes:
+        if offset + length > self.size:
+            raise damage_error(self.path, "cut off")
+        return self._raw[offset : offset + length]
+
+
 def unsplit(raw: bytes) -> bytes:
-    parts: list[bytes] = []
-    position, kind = 0, _FIRST
-    while position < len(raw):
-        if len(raw) - position < _FRAME.size or (parts and kind in (_WHOLE, _LAST)):
-            raise IntegrityError(f"a split record has {len(raw) - position} bytes too many")
-        magic, word = _FRAME.unpack_from(raw, position)
-        kind, length = word >> 29, word & MOST_BYTES - 1
-        start, position = position + _FRAME.size, position + _padded(_FRAME.size + length)
-        if magic != _MAGIC or kind not in _expected(len(parts)) or position > len(raw):
-            raise IntegrityError(f"a split record is damaged in its part {len(parts)}")
-        parts.append(raw[start : start + length])
-    if kind not in (_WHOLE, _LAST):
-        raise IntegrityError("a split record lacks its last part")
-    record = MAGIC_BYTES.join(parts)
+    parts, end = _parts(_Split(raw), 0)
+    record = MAGIC_BYTES.join(raw[offset : offset + length] for offset, length in parts)
     begin = HEADER.size + 4 * int.from_bytes(record[:4], "little")
-    if begin > len(record):
-        raise IntegrityError(f"a split record of {len(record)} bytes has {begin} before the image")
+    if begin > len(record) or end != len(raw):
+        raise damage_error("a split record", f"{len(raw)} bytes, {end} of frames")
     return record[begin:]
 
 
@@ -173,6 +173,11 @@ def _last_face(file: Input, record: _RecRecord) -> int | None:
 
 
 def _records(file: Input) -> Iterator[_RecRecord]:
+    if (
+        file.size >= _FRAME.size
+        and (magic := _FRAME.unpack(file.read(_FRAME.size, 0))[0]) != _MAGIC
+    ):
+        raise NotAPackError(f"{file.path}: begins with {magic:#010x}; not a RecordIO file")
     position, number = 0, 0
     while position < file.size:
         parts, position = _parts(file, position)
@@ -194,19 +199,13 @@ def _parts(file: Input, position: int) -> tuple[list[tuple[int, int]], int]:
     while kind not in (_WHOLE, _LAST):
         magic, word = _FRAME.unpack(file.read(_FRAME.size, position))
         kind, length = word >> 29, word & MOST_BYTES - 1
-        if magic != _MAGIC and position == 0:
-            raise NotAPackError(f"{file.path}: begins with {magic:#010x}; not a RecordIO file")
         if magic != _MAGIC or kind not in _expected(len(parts)):
-            raise IntegrityError(
-                f"{file.path}: no frame at {position} where part {len(parts)} of a record is "
-                f"expected ({magic:#010x}, kind {kind}); restore the file or pack again"
-            )
+            found = f"no frame at {position} for part {len(parts)}: {magic:#010x}, kind {kind}"
+            raise damage_error(file.path, found)
         start, position = position + _FRAME.size, position + _padded(_FRAME.size + length)
         if position > file.size:
-            raise IntegrityError(
-                f"{file.path}: cut off: the frame at {start - _FRAME.size} ends at {position}, the "
-                f"file has {file.size} bytes; restore the file or pack again"
-            )
+            found = f"cut off: a frame ends at {position} of {file.size} bytes"
+            raise damage_error(file.path, found)
         parts.append((start, length))
     return parts, position
 
@@ -232,8 +231,6 @@ def _checked(path: Path) -> Iterator[Input]:
     fields = lines[-1].split(b"\t") if lines else []
     with open_input(path) as file:
         if len(fields) == 2 and fields[1].isdigit() and int(fields[1]) >= file.size:
-            raise IntegrityError(
-                f"{path}: cut off: {listed.name} has a record at {int(fields[1])}, the file has "
-                f"{file.size} bytes; restore the file or pack again"
-            )
+            found = f"{listed.name} has a record at {int(fields[1])} of {file.size} bytes"
+            raise damage_error(path, f"cut off: {found}")
         yield file

@@ -173,8 +173,6 @@ def _count(shard: Path) -> int:
 
 
 class Tar(Format):
-    """Tar archives, as WebDataset lays them out."""
-
     caps: Caps = Caps((".tar",), keeps=frozenset(("key", "label", "meta", "boxes")), at_urls=True)
 
     def recognise(self, head: bytes, name: str) -> bool:

@@ -99,8 +99,6 @@ class Writer(append_only.Writer):
 
 
 class TFRecord(Format):
-    """TFRecord files of tf.train.Examples."""
-
     caps: Caps = Caps(
         (".tfrecord", ".tfrecords", ".tfrec"), keeps=frozenset(("key", "label", "meta", "boxes")),
         at_urls=True,
@@ -137,10 +135,7 @@ def head(length: int) -> bytes:
 
 
 def is_head(start: bytes) -> bool:
-    if len(start) < HEAD.size:
-        return False
-    _, crc = HEAD.unpack_from(start)
-    return mask_crc(crc32c(start[:8])) == int(crc)
+    return len(start) >= HEAD.size and mask_crc(crc32c(start[:8])) == HEAD.unpack_from(start)[1]
 
 
 def frames(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -162,19 +157,17 @@ def _length(window: Input, number: int, at: int) -> int:
     left = window.size - at
     where = f"{window.path}: record {number} at {at}"
     raw = window.read(min(HEAD.size, left), at)
-    if len(raw) == HEAD.size:
-        length, crc = HEAD.unpack(raw)
-        if mask_crc(crc32c(raw[:8])) != crc:
-            if number == 0:
-                raise _not_tfrecord(window.path, raw)
+    if not is_head(raw):
+        if number == 0:
+            raise _not_tfrecord(window.path, raw)
+        if len(raw) == HEAD.size:
             raise damage_error(where, "its length is damaged (CRC32C differs)")
-        if length > MOST_BYTES:
-            raise NotAPackError(f"{where}: has {length} bytes, more than an Example can have")
-        if length + OVERHEAD <= left:
-            return int(length)
-    elif number == 0:
-        raise _not_tfrecord(window.path, raw)
-    raise damage_error(where, f"is cut off after {left} bytes")
+    length = int.from_bytes(raw[:8], "little")
+    if length > MOST_BYTES and len(raw) == HEAD.size:
+        raise NotAPackError(f"{where}: has {length} bytes, more than an Example can have")
+    if length + OVERHEAD > left:
+        raise damage_error(where, f"is cut off after {left} bytes")
+    return length
 
 
 def _not_tfrecord(path: Path, raw: bytes) -> NotAPackError:

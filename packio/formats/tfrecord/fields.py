@@ -196,9 +196,7 @@ def _flat(example: Example, image: Range, where: str) -> np.ndarray:
     """
     fractions = np.array(example.numbers(_FLAT_BOXES) or [], np.float64)
     if len(fractions) % 4:
-        raise IntegrityError(
-            f"{where}: objects/bbox has {len(fractions)} numbers, expected 4 a box"
-        )
+        raise IntegrityError(f"{where}: bbox has {len(fractions)} numbers, expected 4 a box")
     facts = read_facts(example.data[image[0] : image[1]])
     scale = np.array([facts.width, facts.height] * 2, np.float64)
     boxes: np.ndarray = (fractions.reshape(-1, 4)[:, [1, 0, 3, 2]] * scale).astype(np.float32)

@@ -6,7 +6,18 @@ In a list, tab, LF, CR and backslash of a key are written ``\t``, ``\n``, ``\r``
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
+from typing import Any
+
+from packio.errors import IntegrityError, PackioError
+
+
+def load_json(text: bytes, where: object, kind: type[PackioError] = IntegrityError) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise kind(f"{where}: no JSON: {error}; restore or repack it") from error
 
 
 class MalformedError(ValueError):

@@ -107,10 +107,7 @@ def _content(
     while more:  # the list of its parts goes on in blocks of its own
         more, offset = file.read(_BLOCK, offset)[504], offset + _BLOCK
     if (end := offset + size + -size % _BLOCK) > file.size:
-        raise IntegrityError(
-            f"{file.path}: cut off: the member at {position} ends at {end}, the "
-            f"file has {file.size} bytes; restore the file or pack again"
-        )
+        raise damage_error(file.path, f"cut off: a member ends at {end} of {file.size} bytes")
     return offset, size
 
 
@@ -151,8 +148,7 @@ def _check_header(file: Input, header: bytes, position: int) -> None:
     if header[148:156] == b"%06o\0 " % (sum(header) - sum(header[148:156]) + 256):
         return
     if header[148:156] not in _checksums(header):
-        what = f"the header at {position} is damaged (its checksum differs)"
-        raise damage_error(file.path, what, "restore the file or pack again")
+        raise damage_error(file.path, f"the header at {position} is damaged (its checksum)")
 
 
 def _size(file: Input, header: bytes, position: int, given: bytes | None) -> int:

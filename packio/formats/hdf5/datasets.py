@@ -174,13 +174,14 @@ def _check_chunks(dataset: Any, stored: int, where: str) -> None:
             )
 
 
-def chunk_offsets(dataset: Any, path: Path) -> np.ndarray | None:
+def chunk_offsets(dataset: Any, path: Path, itemsize: int | None = None) -> np.ndarray | None:
     """Where chunks lie, (chunks,) int64 bytes; None: they are filtered, or are no whole rows."""
     filters = dataset.id.get_create_plist().get_nfilters()
     whole = dataset.chunks is not None and dataset.chunks[1:] == dataset.shape[1:]
     if not whole or filters or not is_plain(dataset):
         return None
-    size, rows = math.prod(dataset.chunks) * dataset.dtype.itemsize, dataset.chunks[0]
+    size = math.prod(dataset.chunks) * (itemsize or dataset.dtype.itemsize)
+    rows = dataset.chunks[0]
     infos: list[Any] = []
     dataset.id.chunk_iter(infos.append)
     infos.sort(key=lambda info: info.chunk_offset)
@@ -296,20 +297,14 @@ def value_ranges(dataset: Any, path: Path) -> tuple[np.ndarray, np.ndarray] | No
 
 def _stored(dataset: Any, file: Input, size: int) -> bytes | None:
     """The bytes of a one-dimensional dataset of items of a size, if it is not filtered."""
-    whole, rows = len(dataset) * size, dataset.chunks[0] if dataset.chunks else 0
-    if not rows:
+    whole = len(dataset) * size
+    if not dataset.chunks:
         offset = dataset.id.get_offset()
         if offset is None or dataset.id.get_storage_size() != whole:
             return None
         return file.read(whole, offset)
-    if dataset.id.get_create_plist().get_nfilters():
+    offsets = chunk_offsets(dataset, file.path, size) if whole else np.zeros(0, np.int64)
+    if offsets is None:
         return None
-    content = bytearray(-(-len(dataset) // rows) * rows * size)
-    infos: list[Any] = []
-    dataset.id.chunk_iter(infos.append)
-    for info in infos:
-        at = info.chunk_offset[0] * size
-        if info.size != rows * size or at % info.size or at + info.size > len(content):
-            raise IntegrityError(f"{file.path}: {dataset.name} has a damaged chunk; restore it")
-        content[at : at + info.size] = file.read(info.size, info.byte_offset)
-    return bytes(content[:whole])
+    chunk = dataset.chunks[0] * size
+    return b"".join(file.read(chunk, offset) for offset in offsets.tolist())[:whole]

@@ -135,7 +135,7 @@ class BlobSpool:
         self._shapes: set[tuple[int, int, int, int]] = set()  # C, H, W, bytes of raw pixels
         self.kinds: dict[str, str] = {}
         self.blobs: dict[str, Blob] = {}
-        self._first: Blob | None = Blob(path.parent)  # of no field yet
+        self._first: Blob | None = Blob(path)  # of no field yet
         self._samples = SampleColumns()
 
     def __len__(self) -> int:
@@ -162,7 +162,7 @@ class BlobSpool:
         self.kinds[name] = kind
         self._header()  # checks the name
         blob, self._first = self._first, None
-        self.blobs[name] = blob or Blob(self._path.parent)
+        self.blobs[name] = blob or Blob(self._path)
         for _ in range(len(self)):
             self.blobs[name].add(None)
 
@@ -224,13 +224,13 @@ class BlobSpool:
 class Blob:
     """Values end to end in a file without a name, of which a crash leaves nothing."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, path: Path) -> None:
+        """Create the file in the folder of the container, whose path is this."""
+        folder = path.parent
         try:
             self._file = tempfile.TemporaryFile("w+b", 1 << 20, dir=folder)  # noqa: SIM115 (kept)
         except OSError as error:
-            raise CannotCreateError(
-                f"{folder}: no file can be created: {error.strerror}"
-            ) from error
+            raise CannotCreateError(f"{path}: cannot be created: {error.strerror}") from error
         self.length: array[int] = array("q")  # bytes of each value
         self.crc32c: array[int] = array("I")
         self.present: array[int] = array("B")  # 0: a sample that has no value

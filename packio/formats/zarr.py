@@ -138,7 +138,7 @@ class _Zarr3Layout(ChunkLayout):
             raise NotAPackError(f"{where} has a chunk grid {grid[0]!r}; expected 'regular'")
         shape, block = scanning.shapes(metadata.get("shape"), grid[1].get("chunk_shape"), where)
         prefix, separator = _key_encoding(metadata.get("chunk_key_encoding"), where)
-        codecs = metadata.get("codecs")
+        codecs: Any = metadata.get("codecs")
         fill = _fill(metadata.get("fill_value"), dtype)
         array = Array(shape, block, dtype, prefix, separator, headers=False, fill=fill)
         if _names(codecs) == ["bytes"]:

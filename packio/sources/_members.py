@@ -69,7 +69,9 @@ def list_tar(descriptor: int, start: int = 0, size: int | None = None) -> Iterat
         for found in walk(window):
             is_link = found.link is not None
             link = "a hard link; tar it again with --hard-dereference" if is_link else ""
-            extent = Extent(start + found.offset, found.size, found.size, TAR, found.check)
+            extent = Extent(
+                start + found.offset, found.size, found.size, TAR, zlib.crc32(found.header)
+            )
             yield Entry(found.name, extent, found.problem or link)
     except (IntegrityError, NotAPackError) as error:
         raise DecodeError(str(error).removeprefix("tar: ")) from error

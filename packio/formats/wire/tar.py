@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -40,33 +39,38 @@ class TarMember(NamedTuple):
     name: bytes
     offset: int  # bytes, of the content
     size: int  # bytes
-    is_ours: bool = False  # its header is as packio writes it: owner, time, mode and so on
-    check: int = 0  # CRC-32 of its header
+    header: bytes
     link: bytes | None = None  # of a hard link: the member whose content it has
     problem: str = ""  # why it is no ordinary file; "" if it is, or a hard link
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether its header is as packio writes it: owner, time, mode and so on."""
+        h = self.header
+        return h[100:124] == OWNER and h[136:148] == TIME and h[156:] == REST
 
 
 def members(file: Input, stop: int | None = None) -> Iterator[TarMember]:
     """Yield the ordinary files of an archive; a hard link has the content of an earlier member."""
     earlier: dict[bytes, TarMember] | None = None  # by name; None before the first hard link
     for found in walk(file, stop):
-        where = f"{file.path}: {found.name!r} at {found.offset - _BLOCK}"
+        at = found.offset - _BLOCK
         if found.problem:
-            raise NotAPackError(f"{where} is {found.problem}")
+            raise NotAPackError(f"{file.path}: {found.name!r} at {at} is {found.problem}")
         if not found.name or b"\0" in found.name:
             raise IntegrityError(f"{file.path}: a member has the name {found.name!r}")
         member = found
         if found.link is not None:
             if earlier is None:
-                earlier = {m.name: m for m in members(file, found.offset - _BLOCK)}
+                earlier = {m.name: m._replace(header=b"") for m in members(file, at)}
             if found.link not in earlier:
                 raise NotAPackError(
-                    f"{where} is a hard link to {found.link!r}, which is not before it in the "
-                    "archive; tar it again with --hard-dereference"
+                    f"{file.path}: {found.name!r} at {at} is a hard link to {found.link!r}, which "
+                    "is not before it in the archive; tar it again with --hard-dereference"
                 )
             member = earlier[found.link]._replace(name=found.name)
         if earlier is not None:
-            earlier[member.name] = member
+            earlier[member.name] = member._replace(header=b"")
         yield member
 
 
@@ -81,12 +85,13 @@ def walk(file: Input, stop: int | None = None) -> Iterator[TarMember]:
         if header == _ZEROS:
             break
         _check_header(file, header, position)
-        offset, size = _content(file, header, position, given)
+        kind = header[156:157]
+        offset, size = _content(file, header, kind, position, given)
         position = offset + size + -size % _BLOCK
-        if header[156:157] in _EXTRA:
-            given |= _extra(file, header[156:157], offset, size)
+        if kind in _EXTRA:
+            given |= _extra(file, kind, offset, size)
             continue
-        if (member := _member(header, offset, size, given)) is not None:
+        if (member := _member(header, kind, offset, size, given)) is not None:
             yield member
         given = {}
     if stop is None:
@@ -96,10 +101,10 @@ def walk(file: Input, stop: int | None = None) -> Iterator[TarMember]:
 
 
 def _content(
-    file: Input, header: bytes, position: int, given: dict[bytes, bytes]
+    file: Input, header: bytes, kind: bytes, position: int, given: dict[bytes, bytes]
 ) -> tuple[int, int]:
     """Position and size of the content that follows a header."""
-    kind, offset = header[156:157], position + _BLOCK
+    offset = position + _BLOCK
     size = _size(file, header, position, None if kind in _EXTRA else given.get(b"size"))
     if kind in _EMPTY:
         size = 0  # whatever is claimed, no content follows
@@ -111,8 +116,10 @@ def _content(
     return offset, size
 
 
-def _member(header: bytes, offset: int, size: int, given: dict[bytes, bytes]) -> TarMember | None:
-    kind, name = header[156:157], given.get(b"path") or _name(header)
+def _member(
+    header: bytes, kind: bytes, offset: int, size: int, given: dict[bytes, bytes]
+) -> TarMember | None:
+    name = given.get(b"path") or _name(header)
     if kind in (_DIRECTORY, _LABEL) or (kind in _FILES and name.endswith(b"/")):
         return None
     problem, link = _OTHERS.get(kind, ""), None
@@ -122,8 +129,7 @@ def _member(header: bytes, offset: int, size: int, given: dict[bytes, bytes]) ->
         problem = _OTHERS[_SPARSE]
     elif kind not in _FILES and not problem:
         problem = f"of the kind {kind!r}, which is no file"
-    is_ours = header[100:124] == OWNER and header[136:148] == TIME and header[156:] == REST
-    return TarMember(name, offset, size, is_ours, zlib.crc32(header), link, problem)
+    return TarMember(name, offset, size, header, link, problem)
 
 
 def _check_is_tar(file: Input) -> None:

@@ -154,6 +154,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         number = zlib.crc32(item.nodeid.partition("[")[0].encode())
         return not parts or number % int(parts) + 1 != int(part)
 
-    left_out = list(filter(is_left_out, items))
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in set(left_out)]
+    left_out = {item: None for item in items if is_left_out(item)}
+    config.hook.pytest_deselected(items=[*left_out])
+    items[:] = [item for item in items if item not in left_out]

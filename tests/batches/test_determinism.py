@@ -73,8 +73,8 @@ def _digests(
 def test_workers_threads_and_collating_change_nothing(folder: pathlib.Path, fidelity: str) -> None:
     expected = _digests(_dataset(folder, "lmdb", fidelity, 1))
     assert len(set(expected)) == len(expected) == 5
-    for workers in (0, 1, 2):
-        for threads in (1, 2, 3):
+    for workers in (0, 2):
+        for threads in (1, 3):
             for collate in (None, packio.collate):
                 ds = _dataset(folder, "lmdb", fidelity, threads)
                 assert _digests(ds, workers, collate=collate) == expected, (workers, threads)
@@ -84,7 +84,7 @@ def test_workers_threads_and_collating_change_nothing(folder: pathlib.Path, fide
 @pytest.mark.parametrize("name", _FORMATS)
 def test_the_format_changes_nothing(folder: pathlib.Path, name: str, fidelity: str) -> None:
     expected = _digests(_dataset(folder, "lmdb", fidelity, 1), epochs=2)
-    for workers, threads in ((0, 3), (2, 2)):
+    for workers, threads in ((0, 3), (1, 2)):
         ds = _dataset(folder, name, fidelity, threads)
         assert _digests(ds, workers, epochs=2) == expected
     assert _digests(ds, epochs=2) == expected  # once more

@@ -7,21 +7,15 @@ import pathlib
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from cli_runs import Done, command
+from cli_runs import run
 from PIL import Image
 
 import packio
 import packio.cli
 from packio.errors import SourceError, without_credentials
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = ["command"]
 
 NAMES = sorted(name.replace("_", "-") for name in packio.cli.COMMANDS)
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\x7f"
@@ -32,45 +26,35 @@ needs_bash = pytest.mark.skipif(not os.path.exists("/bin/bash"), reason="needs b
 # No argument, one, a wrong one, and TAB
 
 
-def test_packio_alone_shows_its_help(command: Callable[..., Done]) -> None:
-    done = command()
-    assert (done.code, done.err) == (2, "")
-    assert "Usage: packio" in done.out
+def test_packio_alone_shows_its_help() -> None:
+    done = run()
+    assert (done.returncode, done.stderr) == (2, "")
+    assert "Usage: packio" in done.stdout
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_command_bears_no_argument_and_wrong_ones(
-    name: str, command: Callable[..., Done], tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
+def test_each_command_bears_no_argument_and_wrong_ones(name: str, tmp_path: pathlib.Path) -> None:
     without = {"cache", "bench-decode", "bench-memory-format"}  # they need none
     for words in ([], ["missing"], ["missing", "--no-such-option"], ["--no-such-option"]):
         if name in without and not words:
             continue
-        done = command(name, *words)
-        assert done.code in (2, 65, 73, 74), (words, done)
-        assert done.err.strip(), words
-        assert "Traceback" not in done.err
+        done = run(name, *words, cwd=tmp_path, env={"PACKIO_CACHE_DIR": f"{tmp_path}/cache"})
+        assert done.returncode in (2, 65, 73, 74), (words, done)
+        assert done.stderr.strip(), words
 
 
-def test_an_unknown_command_is_refused(command: Callable[..., Done]) -> None:
-    done = command("no-such-command")
-    assert done.code == 2
-    assert "no-such-command" in done.err
+def test_an_unknown_command_is_refused() -> None:
+    done = run("no-such-command")
+    assert done.returncode == 2
+    assert "no-such-command" in done.stderr
 
 
 @pytest.mark.parametrize("word", ["", "l", "no-such-command"])
-def test_completion_lists_commands(
-    word: str, command: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("_PACKIO_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", f"packio {word}")
-    monkeypatch.setenv("COMP_CWORD", "1")
-    done = command()
-    assert (done.code, done.err) == (0, "")
-    assert done.out.split() == [n for n in NAMES if n.startswith(word)]
+def test_completion_lists_commands(word: str) -> None:
+    asked = {"_PACKIO_COMPLETE": "complete_bash", "COMP_WORDS": f"packio {word}", "COMP_CWORD": "1"}
+    done = run(env=asked)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == [n for n in NAMES if n.startswith(word)]
 
 
 @needs_bash
@@ -131,23 +115,18 @@ def evil(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     ids=" ".join,
 )  # fmt: skip
 def test_nothing_that_a_pack_holds_reaches_the_terminal_as_it_is(
-    words: list[str], evil: pathlib.Path, command: Callable[..., Done], tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    done = command(words[0], evil, *words[1:])
-    assert done.out + done.err
-    assert not _CONTROLS.search(done.out + done.err), repr(done)
-
-
-def test_info_escapes_what_a_coloured_terminal_shows(
-    evil: pathlib.Path, command: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+    words: list[str], evil: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    done = command("info", evil)
-    assert "\x1b]" not in done.out
-    assert "\x07" not in done.out
-    assert "\\x1b]0;owned\\x07" in done.out
+    done = run(words[0], evil, *words[1:], cwd=tmp_path)
+    assert done.stdout + done.stderr
+    assert not _CONTROLS.search(done.stdout + done.stderr), repr(done)
+
+
+def test_info_escapes_what_a_coloured_terminal_shows(evil: pathlib.Path) -> None:
+    done = run("info", evil, terminal=True)
+    assert "\x1b]" not in done.stdout
+    assert "\x07" not in done.stdout
+    assert "\\x1b]0;owned\\x07" in done.stdout
 
 
 def test_errors_escape_what_they_quote() -> None:
@@ -157,10 +136,10 @@ def test_errors_escape_what_they_quote() -> None:
     )
 
 
-def test_a_name_among_wrong_arguments_is_escaped(command: Callable[..., Done]) -> None:
-    done = command("verify", "pack", EVIL)
-    assert done.code == 2
-    assert "\x1b]" not in done.err
+def test_a_name_among_wrong_arguments_is_escaped() -> None:
+    done = run("verify", "pack", EVIL)
+    assert done.returncode == 2
+    assert "\x1b]" not in done.stderr
 
 
 def test_commands_print_by_one_function() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cli_runs import PACKIO, run, run_on_terminal, run_process
 from PIL import Image, ImageOps
 
 import packio
@@ -96,29 +97,6 @@ def long_pack(tmp_path_factory: pytest.TempPathFactory, image_folder: pathlib.Pa
     return out
 
 
-def _packio(
-    *arguments: str | bytes | pathlib.Path, **options: Any
-) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-c", "from packio.cli import main; main()", *arguments]
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-    return subprocess.run(command, check=False, timeout=600, **options)
-
-
-def _on_terminal(*arguments: str | bytes | pathlib.Path) -> tuple[int, bytes]:
-    """Run a command whose output is a terminal; return its exit code and all it says."""
-    ours, theirs = os.openpty()
-    done = _packio(*arguments, stdout=theirs, stderr=subprocess.STDOUT)
-    os.close(theirs)
-    said = b""
-    try:
-        while block := os.read(ours, 1 << 16):
-            said += block
-    except OSError:  # Linux says EIO when the other end is closed and all is read
-        pass
-    os.close(ours)
-    return done.returncode, said
-
-
 def _unescaped(text: bytes) -> bytes:
     """Read what `ls` writes: an own, independent reader."""
     single = {b"\\\\": b"\\", b"\\n": b"\n", b"\\t": b"\t", b"\\r": b"\r"}
@@ -134,10 +112,10 @@ def test_ls_shows_every_key_exactly_on_one_line(
     named: tuple[pathlib.Path, dict[bytes, bytes]], encoding: str
 ) -> None:
     pack, files = named
-    done = _packio("ls", pack, env={**os.environ, "PYTHONIOENCODING": encoding})
-    assert (done.returncode, done.stderr) == (0, b"")
+    done = run("ls", pack, encoding=encoding)
+    assert (done.returncode, done.stderr) == (0, "")
     found = []
-    for line in done.stdout.removesuffix(b"\n").split(b"\n"):
+    for line in done.stdout.encode(encoding).removesuffix(b"\n").split(b"\n"):
         match = _LINE.fullmatch(line)
         assert match, line
         assert line.decode(encoding).isprintable()
@@ -161,7 +139,7 @@ def test_ls_tsv_has_the_bytes_of_each_sample_where_it_says(
     named: tuple[pathlib.Path, dict[bytes, bytes]],
 ) -> None:
     pack, files = named
-    lines = _packio("ls", pack, "--tsv").stdout.removesuffix(b"\n").split(b"\n")
+    lines = run("ls", pack, "--tsv").stdout.encode().removesuffix(b"\n").split(b"\n")
     heading = lines[0].decode().split("\t")
     assert len(lines) == 1 + len(files)
     for line in lines[1:]:
@@ -175,7 +153,7 @@ def test_ls_json_keys_survive_a_round_trip(
     named: tuple[pathlib.Path, dict[bytes, bytes]],
 ) -> None:
     pack, files = named
-    entries = [json.loads(line) for line in _packio("ls", pack, "--json").stdout.splitlines()]
+    entries = [json.loads(line) for line in run("ls", pack, "--json").stdout.splitlines()]
     assert {os.fsencode(e["key"]) for e in entries} == set(files)
     encoded = {base64.b64decode(e["key_base64"]) for e in entries if "key_base64" in e}
     assert encoded == {b"odd/" + NAMES["not UTF-8"], b"odd/" + NAMES["half a character"]}
@@ -183,7 +161,7 @@ def test_ls_json_keys_survive_a_round_trip(
 
 def test_ls_filters_by_class_and_stops_at_the_limit(photos_pack: pathlib.Path) -> None:
     def listed(*options: str) -> list[dict[str, Any]]:
-        said = _packio("ls", photos_pack, "--json", *options).stdout
+        said = run("ls", photos_pack, "--json", *options).stdout
         return [json.loads(line) for line in said.splitlines()]
 
     everything = listed()
@@ -195,10 +173,9 @@ def test_ls_filters_by_class_and_stops_at_the_limit(photos_pack: pathlib.Path) -
 
 
 def test_ls_of_an_unknown_class_is_refused_with_names_near(photos_pack: pathlib.Path) -> None:
-    done = _packio("ls", photos_pack, "--class", "peple")
+    done = run("ls", photos_pack, "--class", "peple")
     assert done.returncode == 2
-    assert b"people" in done.stderr
-    assert b"Traceback" not in done.stderr
+    assert "people" in done.stderr
 
 
 _SHORT_OF_MEMORY = """
@@ -221,7 +198,7 @@ def test_without_memory_it_ends_in_a_line(photos_pack: pathlib.Path) -> None:
 
 
 def test_ls_into_head_ends_in_silence(long_pack: pathlib.Path) -> None:
-    command = [sys.executable, "-c", "from packio.cli import main; main()", "ls", str(long_pack)]
+    command = [*PACKIO, "ls", str(long_pack)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -248,8 +225,8 @@ def test_cat_gives_every_sample_by_its_key(
 ) -> None:
     pack, files = named
     for key, data in files.items():
-        done = _packio("cat", pack, key)
-        assert (done.returncode, done.stdout, done.stderr) == (0, data, b"")
+        done = run("cat", pack, key)
+        assert (done.returncode, os.fsencode(done.stdout), done.stderr) == (0, data, "")
 
 
 def test_cat_gives_a_sample_by_its_index(
@@ -258,57 +235,54 @@ def test_cat_gives_a_sample_by_its_index(
     pack, files = named
     with packio.open(pack) as opened:
         key = opened.key_bytes(3)
-    assert _packio("cat", pack, "--at", "3").stdout == files[key]
-    assert _packio("cat", pack, "--at", str(len(files))).returncode == 65
-    assert _packio("cat", pack, "--at", "three").returncode == 2
+    assert os.fsencode(run("cat", pack, "--at", "3").stdout) == files[key]
+    assert run("cat", pack, "--at", str(len(files))).returncode == 65
+    assert run("cat", pack, "--at", "three").returncode == 2
 
 
 @pytest.mark.parametrize(
     ("asked", "suggested"),
     [
-        ("plain/One.png", b"plain/one.png"),
-        ("one.png", b"plain/one.png"),
-        ("plan/one.png", b"plain/one.png"),
-        ("odd/new line.png", b"odd/new\\nline.png"),
-        ("3", b"--at"),
+        ("plain/One.png", "plain/one.png"),
+        ("one.png", "plain/one.png"),
+        ("plan/one.png", "plain/one.png"),
+        ("odd/new line.png", "odd/new\\nline.png"),
+        ("3", "--at"),
     ],
 )
 def test_cat_of_an_unknown_key_suggests_those_near(
-    named: tuple[pathlib.Path, dict[bytes, bytes]], asked: str, suggested: bytes
+    named: tuple[pathlib.Path, dict[bytes, bytes]], asked: str, suggested: str
 ) -> None:
-    done = _packio("cat", named[0], asked)
-    assert (done.returncode, done.stdout) == (65, b"")
+    done = run("cat", named[0], asked)
+    assert (done.returncode, done.stdout) == (65, "")
     assert suggested in done.stderr
-    assert b"Traceback" not in done.stderr
 
 
 def test_cat_refuses_a_terminal_unless_forced(
     named: tuple[pathlib.Path, dict[bytes, bytes]],
 ) -> None:
     pack, files = named
-    code, said = _on_terminal("cat", pack, "plain/one.png")
+    code, said = run_on_terminal("cat", pack, "plain/one.png")
     assert code == 2
-    assert b"--force" in said
-    assert b"PNG" not in said
-    code, said = _on_terminal("cat", pack, "plain/one.png", "--force")
+    assert "--force" in said
+    assert "PNG" not in said
+    code, said = run_on_terminal("cat", pack, "plain/one.png", "--force")
     assert code == 0
-    assert b"PNG" in said
-    assert files[b"plain/one.png"][:4] == said[:4]
+    assert files[b"plain/one.png"][:4] == os.fsencode(said)[:4]
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_cat_to_a_full_disk_is_an_error(named: tuple[pathlib.Path, dict[bytes, bytes]]) -> None:
     with open("/dev/full", "wb") as full:
-        done = _packio("cat", named[0], "plain/one.png", stdout=full)
+        done = run_process("cat", named[0], "plain/one.png", stdout=full)
     assert done.returncode == 74
-    assert b"No space left" in done.stderr
-    assert b"Traceback" not in done.stderr
+    assert "No space left" in done.stderr
 
 
 def test_info_counts_what_is_in_the_folder(
     photos_pack: pathlib.Path, image_folder: pathlib.Path
 ) -> None:
-    said = json.loads(_packio("info", photos_pack, "--json").stdout)
+    said = json.loads(run("info", photos_pack, "--json").stdout)
     files = [p for p in image_folder.rglob("*") if p.is_file()]
     images = [Image.open(io.BytesIO(p.read_bytes())) for p in files]
     sizes = [p.stat().st_size for p in files]
@@ -346,7 +320,7 @@ def test_info_says_what_buckets_get_and_cut_away(
         lost = 1 - size[0] * size[1] / (image.height * image.width * scale**2)
         each[size].append((lost, scale > 1))
     text = ",".join(f"{h}x{w}" for h, w in sizes)
-    said = json.loads(_packio("info", photos_pack, "--buckets", text, "--json").stdout)["buckets"]
+    said = json.loads(run("info", photos_pack, "--buckets", text, "--json").stdout)["buckets"]
     assert [tuple(bucket["size"]) for bucket in said["sizes"]] == sizes
     for bucket in said["sizes"]:
         own = each[tuple(bucket["size"])]
@@ -358,43 +332,33 @@ def test_info_says_what_buckets_get_and_cut_away(
     assert said["all"]["images"] == sum(map(len, each.values())) == 25
     everything = [lost for own in each.values() for lost, _ in own]
     assert said["all"]["lost_mean"] == pytest.approx(np.mean(everything), abs=0.01)
-    plain = _packio("info", photos_pack, "--buckets", text).stdout.decode()
+    plain = run("info", photos_pack, "--buckets", text).stdout
     assert "1 size without an image" in plain
     assert f"{len(each[80, 80])} images, lost " in plain
-    code, coloured = _on_terminal("info", photos_pack, "--buckets", "area=6400,step=16")
-    assert code == 0
-    assert b"80x80" in coloured
+    coloured = run("info", photos_pack, "--buckets", "area=6400,step=16", terminal=True)
+    assert coloured.returncode == 0
+    assert "80x80" in coloured.stdout
     for wrong in ("80", "area=x", "80x80,area=4", "area=100"):
-        done = _packio("info", photos_pack, "--buckets", wrong)
-        assert done.returncode == 2
-        assert b"Traceback" not in done.stderr
+        assert run("info", photos_pack, "--buckets", wrong).returncode == 2
 
 
 def test_info_is_plain_text_in_a_pipe_and_coloured_on_a_terminal(
     photos_pack: pathlib.Path,
 ) -> None:
-    done = _packio("info", photos_pack)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert b"\x1b" not in done.stdout
-    code, coloured = _on_terminal("info", photos_pack)
+    done = run("info", photos_pack)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\x1b" not in done.stdout
+    code, coloured = run_on_terminal("info", photos_pack)
     assert code == 0
-    for text in (b"samples", b"25", b"progressive", b"nature", b"machines"):
+    for text in ("samples", "25", "progressive", "nature", "machines"):
         assert text in done.stdout
         assert text in coloured
 
 
 def test_info_of_no_pack_says_so(tmp_path: pathlib.Path) -> None:
-    done = _packio("info", tmp_path)
+    done = run("info", tmp_path)
     assert done.returncode == 65
-    assert b"no index, and no container that packio knows" in done.stderr
-    assert b"Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("command", ["info", "ls", "cat", "extract", "view"])
-def test_help_has_an_example(command: str) -> None:
-    done = _packio(command, "--help")
-    assert done.returncode == 0
-    assert f"Example: packio {command} ".encode() in done.stdout
+    assert "no index, and no container that packio knows" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -415,22 +379,15 @@ def test_commands_that_read_take_an_index_that_is_elsewhere(
     elsewhere.parent.mkdir()
     (tmp_path / "x.tar.packio").rename(elsewhere)
     rest = [text.format(folder=tmp_path, key=key) for text in more]
-    env = {**os.environ, "PACKIO_CACHE_DIR": str(tmp_path / "cache")}
-    packio_ = [sys.executable, "-m", "packio", command, str(tmp_path / "x.tar"), *rest, "--index"]
-
-    def run(index: str) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(
-            [*packio_, index], check=False, capture_output=True, env=env, timeout=600
-        )
-
-    done = run(str(elsewhere))
+    words, env = [command, tmp_path / "x.tar", *rest], {"PACKIO_CACHE_DIR": f"{tmp_path}/cache"}
+    done = run(*words, "--index", elsewhere, env=env)
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "cache" / "indexes").exists()  # nobody has made another index
     if command == "cat":
-        assert done.stdout == (image_folder / key).read_bytes()
+        assert os.fsencode(done.stdout) == (image_folder / key).read_bytes()
     if command == "convert":
         assert len(packio.open(tmp_path / "out.h5")) == 25
     if command == "info":
-        missing = run("nowhere")
+        missing = run(*words, "--index", "nowhere", env=env)
         assert missing.returncode == packio.errors.NotAPackError.exit_code
-        assert b"no such index" in missing.stderr
+        assert "no such index" in missing.stderr

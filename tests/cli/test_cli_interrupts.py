@@ -14,13 +14,12 @@ import packio
 if TYPE_CHECKING:
     from pathlib import Path
 
-_HEED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
 _CTRL_C = "signal.raise_signal(signal.SIGINT)"
 
 
 def _ended(*lines: str) -> subprocess.CompletedProcess[str]:
     """Run ``packio ls x`` in a process that does something before."""
-    code = "\n".join([_HEED, "import sys, packio, packio.cli", *lines, "packio.cli.main()"])
+    code = "\n".join(["import signal, sys, packio, packio.cli", *lines, "packio.cli.main()"])
     command = [sys.executable, "-c", code, "ls", "x"]
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
 
@@ -94,9 +93,8 @@ def test_while_one_chunk_of_a_query_takes_for_ever(tmp_path: Path) -> None:
     (tmp_path / "s" / "a").mkdir(parents=True)
     Image.new("RGB", (8, 8)).save(tmp_path / "s" / "a" / "0.png")
     packio.pack(tmp_path / "s", tmp_path / "p.tar")
-    code = f"""
-{_HEED}
-import sys, threading, packio.cli
+    code = """
+import signal, threading, packio.cli
 from packio.packs.querying import expressions
 positions = expressions._Query.positions
 def interrupted(*arguments):

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pathlib
 import re
-import select
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import cli_runs
 import numpy as np
 import pytest
+from cli_runs import run_on_terminal
 from made import image_tree
 from PIL import Image
 
@@ -26,13 +28,8 @@ from packio.storage import workshop
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PACKIO = [sys.executable, "-c", "from packio.cli import main; main()"]
-# A shell has what it runs in the background, these tests perhaps, ignore interrupts.
-_HEED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-HEEDING_INTERRUPTS = [sys.executable, "-c", f"{_HEED}; from packio.cli import main; main()"]
 # Reads nothing until the run is stopped, so an interrupt never comes too late.
-_READING_LATE = f"""
-{_HEED}
+_READING_LATE = """
 import threading
 from packio.cli import main
 from packio.packing.run import reading, shards
@@ -41,20 +38,11 @@ shards.Tally.stop = lambda self: (stop(self), stopped.set())
 reading._read_chunk = lambda *arguments: (stopped.wait(), read(*arguments))[1]
 main()
 """
+run = functools.partial(cli_runs.run, "pack")
+run_process = functools.partial(cli_runs.run_process, "pack")
 
 
-def run(
-    *arguments: str | pathlib.Path, before: list[str] | None = None, **options: Any
-) -> subprocess.CompletedProcess[str]:
-    """Run `packio pack`; its output must never be a traceback."""
-    command = [*(before or []), *PACKIO, "pack", *map(str, arguments)]
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
-    done = subprocess.run(command, check=False, timeout=600, errors="surrogateescape", **options)
-    assert "Traceback" not in f"{done.stdout}{done.stderr}"
-    return done
-
-
-def one_line(done: subprocess.CompletedProcess[str], code: int) -> str:
+def one_line(done: cli_runs.Done, code: int) -> str:
     """What a command said that failed with this exit code, on one line."""
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
     (line,) = done.stderr.splitlines()
@@ -133,8 +121,6 @@ def test_every_option_does_something(image_folder: pathlib.Path, tmp_path: pathl
         (("{source}", "{out}", "--format", "zip"), 2, "no format named 'zip'"),
         (("{source}", "{source}/x.lmdb"), 2, "lies within the source"),
         (("{source}/nature", "{source}"), 2, "lies within"),
-        (("{source}", "{out}", "--num-workers", "0"), 2, "expected at least 1"),
-        (("{source}", "{missing}/x.lmdb"), 73, "mkdir -p"),
         (("{source}", "{file}/x.lmdb"), 73, "Not a directory"),
         (("{source}", "{file}"), 73, "exists and is no finished pack"),
         (("{source}", "{folder}"), 73, "exists and is no finished pack"),
@@ -207,7 +193,7 @@ def test_time_zone_locale_and_folder_change_no_byte(
     made = []
     for i, (environment, folder, name) in enumerate(places):
         out = tmp_path / f"{i}.lmdb"
-        done = run(name, out, env=base | environment, cwd=folder)
+        done = run_process(name, out, env=base | environment, cwd=folder)
         assert done.returncode == 0, done.stderr
         made.append({p.name: p.read_bytes() for p in out.iterdir()})
     assert made[0] == made[1] == made[2]
@@ -236,9 +222,8 @@ def test_no_container_keeps_when_or_where_it_was_made(suffix: str, tmp_path: pat
             os.utime(path, (_TIMES[year], _TIMES[year]))
         out = tmp_path / year / f"out{suffix}"
         options = ("--shards", "2", "--num-workers", str(1 + number % 2))
-        done = run(
-            source, out, *options, env={"PATH": os.environ["PATH"]} | environment, umask=mask
-        )
+        environment["PATH"] = os.environ["PATH"]
+        done = run_process(source, out, *options, env=environment, umask=mask)
         assert done.returncode == 0, done.stderr
         made.append({
             str(p.relative_to(out.parent)): p.read_bytes()
@@ -252,7 +237,7 @@ def test_a_name_that_the_terminal_lacks_is_said_somehow(
     image_folder: pathlib.Path, tmp_path: pathlib.Path, encoding: str
 ) -> None:
     name = "café\n.lmdb"
-    done = run(image_folder, name, cwd=tmp_path, env={**os.environ, "PYTHONIOENCODING": encoding})
+    done = run(image_folder, name, cwd=tmp_path, encoding=encoding)
     assert (done.returncode, done.stderr) == (0, "")
     assert "25 images" in done.stdout
     assert os.listdir(os.fsencode(tmp_path)) == [os.fsencode(name)]
@@ -262,21 +247,21 @@ def test_a_full_disk_under_the_summary_is_an_error(
     image_folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     with open("/dev/full", "w") as full:
-        done = run(image_folder, tmp_path / "x.lmdb", stdout=full)
+        done = run_process(image_folder, tmp_path / "x.lmdb", stdout=full)
     assert done.returncode == 74
     assert done.stderr.splitlines() == ["packio: standard output: No space left on device"]
 
 
 def test_the_loser_of_two_ends_at_once(image_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     with workshop.open_workshop(tmp_path / "x.lmdb"):
-        said = one_line(run(image_folder, tmp_path / "x.lmdb"), 75)
+        said = one_line(run_process(image_folder, tmp_path / "x.lmdb"), 75)
     assert "another packio is packing into it" in said
 
 
 def _started(
     *arguments: pathlib.Path | str, until: Callable[[], bool], code: str | None = None
 ) -> subprocess.Popen[str]:
-    command = HEEDING_INTERRUPTS if code is None else [sys.executable, "-c", code]
+    command = cli_runs.PACKIO if code is None else [sys.executable, "-c", code]
     process = subprocess.Popen(
         [*command, "pack", *map(str, arguments)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -316,31 +301,13 @@ def test_a_killed_owner_leaves_no_lock(many: pathlib.Path, tmp_path: pathlib.Pat
     assert os.listdir(tmp_path) == ["x.lmdb"]
 
 
-def _on_terminal(*arguments: str | pathlib.Path) -> tuple[int, str]:
-    """Run with stderr as a terminal; return the exit code and all that appears there."""
-    ours, theirs = os.openpty()
-    process = subprocess.Popen(
-        [*PACKIO, "pack", *map(str, arguments)], stdout=subprocess.DEVNULL, stderr=theirs,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
-    )  # fmt: skip
-    os.close(theirs)
-    said = b""
-    try:
-        while select.select([ours], [], [], 60)[0] and (block := os.read(ours, 1 << 16)):
-            said += block
-    except OSError:  # Linux says EIO when the other end is closed
-        pass
-    os.close(ours)
-    return process.wait(), said.decode()
-
-
 def test_a_bar_is_drawn_on_a_terminal_only(many: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    code, said = _on_terminal(many, tmp_path / "x.lmdb")
+    code, said = run_on_terminal("pack", many, tmp_path / "x.lmdb")
     assert code == 0
     assert "400/400" in said
     assert "publishing" in said
     assert "\x1b[2K" in said.rpartition("400/400")[2]  # and wiped away
-    code, said = _on_terminal(many, tmp_path / "y.lmdb", "--quiet")
+    code, said = run_on_terminal("pack", many, tmp_path / "y.lmdb", "--quiet")
     assert (code, said) == (0, "")
 
 
@@ -349,7 +316,7 @@ def test_an_error_under_a_bar_is_a_whole_line(
 ) -> None:
     source = shutil.copytree(image_folder, tmp_path / "source")
     _write(source / "nature/zero.jpg", b"")
-    code, said = _on_terminal(source, tmp_path / "x.lmdb")
+    code, said = run_on_terminal("pack", source, tmp_path / "x.lmdb")
     assert code == 65
     assert "Traceback" not in said
     assert "bad samples: 1" in said
@@ -405,7 +372,7 @@ def _can(*command: str) -> bool:
 
 
 _MOUNTS = _can("unshare", "-m", "true")
-_STRACE = _can("strace", "-f", "-e", "inject=rename:error=EIO", "true")
+_STRACE = _can("strace", "-f", "--seccomp-bpf", "-e", "inject=rename:error=EIO", "true")
 needs_mounts = pytest.mark.skipif(not _MOUNTS, reason="mounting needs root and unshare")
 needs_strace = pytest.mark.skipif(not _STRACE, reason="strace is missing or may not trace")
 
@@ -421,14 +388,14 @@ ls -A "$out" >"$out.after"
 
 
 @needs_mounts
-@pytest.mark.parametrize("size", ["1m", "1200k", "1600k", "8k"])
+@pytest.mark.parametrize("size", ["1m", "1600k", "8k"])
 def test_a_full_disk_is_one_line_and_leaves_nothing(
     many: pathlib.Path, tmp_path: pathlib.Path, size: str
 ) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     command = ["unshare", "-m", "sh", "-c", _ON_A_SMALL_DISK, "sh", size, str(disk)]
-    done = run(many, disk / "x.lmdb", before=command)
+    done = run_process(many, disk / "x.lmdb", before=command)
     if done.returncode == 99:
         pytest.skip("no tmpfs may be mounted")
     assert done.returncode == 0, done.stderr
@@ -443,12 +410,14 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(
 
 def _traced(
     tmp_path: pathlib.Path, expression: list[str], *arguments: str | pathlib.Path
-) -> tuple[subprocess.CompletedProcess[str], str]:
+) -> tuple[cli_runs.Done, str]:
     """Run `packio pack` under strace; return also what strace says."""
     options = [option for part in expression for option in ("-e", part)]
-    before = ["strace", "-f", "-qq", "-y", "-o", f"{tmp_path}/trace", *options]
+    # --seccomp-bpf is much faster, and injects no signals
+    fast = [] if any("signal=" in part for part in expression) else ["--seccomp-bpf"]
+    before = ["strace", "-f", *fast, "-qq", "-y", "-o", f"{tmp_path}/trace", *options]
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    done = run(*arguments, before=before, env=environment)
+    done = run_process(*arguments, before=before, env=environment)
     return done, (tmp_path / "trace").read_text()
 
 
@@ -465,28 +434,6 @@ def test_all_is_on_the_disk_before_it_gets_its_name(
     for name in ("", "/data.mdb", "/labels.tsv", "/index.packio"):
         assert f"{out}.packio-tmp/pack{name}" in synced
     assert str(tmp_path) in re.findall(r"fsync\(\d+<([^>]*)>", after)
-
-
-@needs_strace
-@pytest.mark.parametrize(
-    "call", ["rename:when=1", "rename:when=2", "rename:when=3", "unlinkat:when=1"]
-)
-def test_killed_at_a_step_of_overwriting_leaves_the_old_or_the_new(
-    image_folder: pathlib.Path, tmp_path: pathlib.Path, call: str
-) -> None:
-    out, source = tmp_path / "out/x.lmdb", shutil.copytree(image_folder, tmp_path / "source")
-    out.parent.mkdir()
-    old = packio.pack(source, out).digest
-    (source / "nature/tiny.jpg").unlink()
-    name, _, when = call.partition(":")
-    expression = [f"trace={name}", f"inject={name}:signal=KILL:{when}"]
-    done, trace = _traced(tmp_path, expression, source, out, "--overwrite")
-    assert done.returncode != 0, trace
-    workshop.tidy(out, keep=False)
-    with packio.open(out) as pack:
-        assert len(pack) == (25 if pack.digest == old else 24)
-    assert os.listdir(out.parent) == ["x.lmdb"]
-    assert run(source, out, "--overwrite").returncode == 0
 
 
 def _files(folder: pathlib.Path) -> dict[str, bytes]:

@@ -13,6 +13,7 @@ import sys
 from typing import Any
 
 import pytest
+from cli_runs import join_words, run, run_process
 
 import packio.cli
 from packio import registry
@@ -21,19 +22,6 @@ from packio.cli import _packing_options as group
 from packio.cli._output import ProgressLine
 from packio.packing.run import executors
 from packio.system.progress import Progress
-
-PACKIO = [sys.executable, "-m", "packio"]
-
-
-def run(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*PACKIO, *map(str, arguments)], check=False, capture_output=True, text=True, **options
-    )
-
-
-def unboxed(text: str) -> str:
-    """The words that typer puts into boxes."""
-    return " ".join(text.replace("│", " ").split())
 
 
 def test_help_has_no_brackets_that_rich_would_take_as_style() -> None:
@@ -48,15 +36,18 @@ def pack(tmp_path_factory: pytest.TempPathFactory, image_folder: pathlib.Path) -
 
 
 def test_python_runs_packio_as_a_module() -> None:
-    done = run("--version")
+    done = run_process("--version")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"packio {packio.__version__}\n"
 
 
-def test_help_shows_no_broken_markup() -> None:
-    said = unboxed(run("pack", "--help").stdout + run("view", "--help").stdout)
+def test_help_lists_formats_and_sources_and_shows_no_broken_markup() -> None:
+    said = join_words(run("pack", "--help").stdout)
     assert "one a CPU" in said
-    assert "PACK.html" in said
+    assert "PACK.html" in join_words(run("view", "--help").stdout)
+    assert "hdf5, lmdb, n5, pth, recordio, tar, tfrecord, zarr" in said
+    assert all(name in said for name in registry.names("sources"))
+    assert "<keep|srgb>" in said
 
 
 @pytest.mark.parametrize(
@@ -113,7 +104,7 @@ def test_a_value_that_cannot_be_is_refused_in_words_of_the_command(
 ) -> None:
     done = run("pack", image_folder, tmp_path / "x.lmdb", *options)
     assert done.returncode == 2
-    assert said in unboxed(done.stderr)
+    assert said in join_words(done.stderr)
     assert "finish=" not in done.stderr
     assert list(tmp_path.iterdir()) == []
 
@@ -154,13 +145,12 @@ def test_a_line_of_progress_that_nobody_reads_is_lost(monkeypatch: pytest.Monkey
 def test_bench_load_refuses_impossible_numbers(pack: pathlib.Path, options: list[str]) -> None:
     done = run("bench-load", pack, *options)
     assert done.returncode == 2
-    assert "Traceback" not in done.stderr
 
 
 def test_info_writes_pages_only(pack: pathlib.Path, tmp_path: pathlib.Path) -> None:
     done = run("info", pack, "--plot", tmp_path / "x.png")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "a page is written, as info.html" in unboxed(done.stderr)
+    assert "a page is written, as info.html" in join_words(done.stderr)
 
 
 OUTPUTS = {
@@ -280,17 +270,10 @@ def test_a_remedy_is_said_in_words_of_the_command(
     assert typed in done.stderr
 
 
-def test_the_help_of_pack_lists_formats_and_sources() -> None:
-    said = unboxed(run("pack", "--help").stdout)
-    assert "hdf5, lmdb, n5, pth, recordio, tar, tfrecord, zarr" in said
-    assert all(name in said for name in registry.names("sources"))
-    assert "<keep|srgb>" in said
-
-
 def test_another_word_than_the_choices_is_refused_with_all_of_them(tmp_path: pathlib.Path) -> None:
     done = run("pack", tmp_path, tmp_path / "x.lmdb", "--orientation", "up")
     assert done.returncode == 2
-    assert "'keep', 'bake'" in unboxed(done.stderr)
+    assert "'keep', 'bake'" in join_words(done.stderr)
 
 
 def test_defaults_of_options_are_those_of_the_library() -> None:
@@ -313,7 +296,8 @@ def test_a_broken_plugin_is_told_of_once(
     points = "[packio.formats]\nbroken = no_such_module\n"
     (info / "entry_points.txt").write_text(points)
     path = os.pathsep.join([str(info.parent), *sys.path])
-    done = run("pack", image_folder, tmp_path / "x.lmdb", env={**os.environ, "PYTHONPATH": path})
+    env = {**os.environ, "PYTHONPATH": path}
+    done = run_process("pack", image_folder, tmp_path / "x.lmdb", env=env)
     assert done.returncode == 0
     (line,) = done.stderr.splitlines()
     assert line.startswith("packio: warning: format 'broken' of the distribution broken 1.0")

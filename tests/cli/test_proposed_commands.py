@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any
 import lmdb
 import numpy as np
 import pytest
-from cli_runs import Done, command
+from cli_runs import run
 from PIL import Image
 
 import packio
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-__all__ = ["command"]
 
 # A command ends where the sentence goes on.
 _PROPOSED = re.compile(
@@ -212,8 +210,8 @@ def proposed(message: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda made: made.__name__)
 def test_what_a_message_proposes_works(
-    situation: Callable[[pathlib.Path], str], command: Callable[..., Done],
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch,
+    situation: Callable[[pathlib.Path], str], tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
     here = tmp_path / "my data"
@@ -226,5 +224,5 @@ def test_what_a_message_proposes_works(
     for words in commands:
         if len(words) > 2 and (out := here / words[2]).exists() and out not in there:
             shutil.rmtree(out)  # of another way, which excludes this one
-        done = command(*words)
-        assert done.code == 0, (message, words, done.err)
+        done = run(*words)
+        assert done.returncode == 0, (message, words, done.stderr)

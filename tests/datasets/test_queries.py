@@ -8,6 +8,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import fielded
+import long
 import missing
 import pytest
 import queried
@@ -229,7 +230,8 @@ def test_even_a_statement_could_not_reach_files(tmp_path: pathlib.Path, statemen
     assert os.listdir(tmp_path) == ["a.csv"]
 
 
-def test_forged_expressions_end_as_errors_of_packio(pack: pathlib.Path) -> None:
+@pytest.mark.parametrize("count", long.after(1, (40, 150)))
+def test_forged_expressions_end_as_errors_of_packio(pack: pathlib.Path, count: int) -> None:
     rng = random.Random(16)
     words = [
         "width", ">", "=", "3", "'cat'", "label", "(", ")", ";", "--", "/*", "SELECT", "FROM",
@@ -237,7 +239,7 @@ def test_forged_expressions_end_as_errors_of_packio(pack: pathlib.Path) -> None:
         "*", "::", "INT", "IS", "NULL", "{", "}", "[", "]", "é", "LIMIT", "ORDER BY", "WINDOW",
     ]  # fmt: skip
     ds = _whole(pack)
-    for _ in range(150):
+    for _ in range(count):
         text = " ".join(rng.choices(words, k=rng.randint(1, 8)))
         try:
             found = _which(ds.where(text))

@@ -7,10 +7,7 @@ import itertools
 import json
 import os
 import random
-import resource
 import shutil
-import subprocess
-import sys
 import tracemalloc
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -185,30 +182,6 @@ def test_a_value_that_reads_back_differently_is_an_error(
     monkeypatch.setattr(spool.Blob, "copy", lying)
     with pytest.raises(errors.OutputError, match="/0: record 1 reads back differently"):
         kind.write(tmp_path / kind.name, chunked.records([30, 40]))
-
-
-def _write_with_files_limited(path: Path, name: str) -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (3_000_000, 3_000_000))
-    writer = made.writer(KINDS[name].form, path, 1000)
-    try:
-        writer.add(chunked.records([20_000] * 1000))
-        writer.close()
-    except errors.OutputError as error:
-        print(f"{error.exit_code} {error}")
-    writer.abort()
-
-
-@_KINDS
-def test_a_full_disk_names_path_and_space(tmp_path: Path, kind: Kind) -> None:
-    path = tmp_path / kind.name
-    code = (
-        f"import sys; sys.path[:0] = {made.FOLDERS!r}; from pathlib import Path;"
-        "import test_chunked as t; t._write_with_files_limited(Path(sys.argv[1]), sys.argv[2])"
-    )
-    command = [sys.executable, "-c", code, str(path), kind.header]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
-    assert done.stdout.startswith(f"74 {path}: cannot be written")
-    assert "bytes free" in done.stdout
 
 
 # Scanning

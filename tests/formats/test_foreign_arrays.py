@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cli_runs import run
 from PIL import Image
 from torch.utils.data import DataLoader
 
@@ -526,14 +527,11 @@ def test_the_order_of_pixels_can_be_told(tmp_path: Path, compression: str | None
 
 def test_the_command_takes_names(tmp_path: Path) -> None:
     _named_h5(tmp_path / "a.h5")
-    main = "from packio.cli import main; main()"
-    command = [sys.executable, "-c", main, "reindex", "a.h5", "--image", "train/frames"]
-    wrong = subprocess.run(
-        [*command, "--label", "x"], check=False, cwd=tmp_path, capture_output=True, text=True
-    )
+    command = ["reindex", "a.h5", "--image", "train/frames"]
+    wrong = run(*command, "--label", "x", cwd=tmp_path)
     assert wrong.returncode == 2
     assert "--label x is not in it; there are: test/frames" in " ".join(wrong.stderr.split())
-    subprocess.run([*command, "--label", "train/what"], check=True, cwd=tmp_path)
+    assert run(*command, "--label", "train/what", cwd=tmp_path).returncode == 0
     _check(tmp_path / "a.h5", "range")
 
 

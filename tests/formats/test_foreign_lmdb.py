@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 import made
 import numpy as np
 import pytest
+from cli_runs import run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from typer.testing import CliRunner
 
 import packio
-from packio import cli, errors
+from packio import errors
 from packio.formats.lmdb import FORMAT
 from packio.formats.lmdb import values as lmdb_values
 from packio.formats.wire import ByteSpan, MalformedError, pickles
@@ -520,15 +520,15 @@ def test_the_command_reindexes(tmp_path: Path) -> None:
     values = [pickle.dumps(pair) for pair in _PAIRS]
     path = _fill(tmp_path / "a", _numbered(values))
     arguments = ["reindex", str(path), "--trust-plain-pickle", "--label-offset", "-1"]
-    done = CliRunner().invoke(cli.build(), arguments, catch_exceptions=False)
-    assert done.exit_code == 0
-    assert done.output == f"{path / 'index.packio'}: 12 samples, 0 skipped, 0 classes\n"
+    done = run(*arguments)
+    assert done.returncode == 0
+    assert done.stdout == f"{path / 'index.packio'}: 12 samples, 0 skipped, 0 classes\n"
     _check(path, [label - 1 for label in LABELS])
-    done = CliRunner().invoke(cli.build(), [*arguments, "--json"], catch_exceptions=False)
     place = str(path / "index.packio")
-    assert json.loads(done.output) == {"index": place, "samples": 12, "skipped": 0, "classes": 0}
-    done = CliRunner().invoke(cli.build(), [*arguments, "--quiet"], catch_exceptions=False)
-    assert (done.exit_code, done.output) == (0, "")
+    said = json.loads(run(*arguments, "--json").stdout)
+    assert said == {"index": place, "samples": 12, "skipped": 0, "classes": 0}
+    done = run(*arguments, "--quiet")
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 class _Runs:
@@ -658,7 +658,7 @@ def _walk(data: bytes) -> None:
         assert found.label is None or -(2**63) <= found.label < 2**63
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_damaged_values_raise_only_our_errors(data: st.DataObject) -> None:
     value = bytearray(data.draw(st.sampled_from(_seeds())))
@@ -668,7 +668,7 @@ def test_damaged_values_raise_only_our_errors(data: st.DataObject) -> None:
     _walk(bytes(value[: data.draw(st.integers(0, len(value)) | st.just(len(value)))]))
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_raise_only_our_errors(value: bytes) -> None:
     _walk(value)
@@ -722,7 +722,7 @@ def test_the_command_line_trusts_plain_pickles(tmp_path: Path) -> None:
     values = [pickle.dumps(pair, 4) for pair in zip(IMAGES, LABELS, strict=True)]
     path = _fill(tmp_path / "theirs.lmdb", _numbered(values))
     arguments = ["pack", str(path), str(tmp_path / "o.tar"), "--trust-plain-pickle", "--quiet"]
-    assert CliRunner().invoke(cli.build(), arguments, catch_exceptions=False).exit_code == 0
+    assert run(*arguments).returncode == 0
     assert len(packio.open(tmp_path / "o.tar")) == _COUNT
 
 
@@ -783,7 +783,7 @@ def test_the_records_beside_databases_are_read_by_an_empty_name(tmp_path: Path) 
 def test_the_index_beside_keeps_which_database_it_is_of(tmp_path: Path) -> None:
     path = _fill_databases(tmp_path / "t.lmdb", {b"train": _named(5), b"val": _named(2)})
     arguments = ["reindex", str(path), "--database", "train", "--quiet"]
-    assert CliRunner().invoke(cli.build(), arguments, catch_exceptions=False).exit_code == 0
+    assert run(*arguments).returncode == 0
     assert len(packio.open(path)) == len(packio.open(path, database="train")) == 5
     with pytest.raises(errors.OptionError, match="has an index already"):
         packio.open(path, database="val")

@@ -8,6 +8,7 @@ import random
 import struct
 from typing import TYPE_CHECKING, Any
 
+import long
 import made
 import make_frozen_beton
 import numpy as np
@@ -330,10 +331,11 @@ def test_turned_bits_crash_nothing(tmp_path: Path) -> None:
         made.survives(FORMAT, tmp_path / "flip", bytes(damaged))
 
 
-def test_garbage_crashes_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", long.after(1, (300, 1500)))
+def test_garbage_crashes_nothing(tmp_path: Path, count: int) -> None:
     whole, rng = _victim(), random.Random(5)
     starts = [0, *(24 + 1041 * i for i in range(5)), 24 + 4 * 1041 + 17, 24 + 5 * 1041]
-    for _ in range(1500):
+    for _ in range(count):
         damaged = bytearray(whole)
         for _ in range(rng.choice((1, 3, 20))):
             at = rng.choice((rng.choice(starts) + rng.randrange(300), rng.randrange(len(whole))))

@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import long
 import made
 import numpy as np
 import one_file
@@ -189,8 +190,9 @@ def _scan_damaged(path: Path, start: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("make", [_foreign_blob, _one_dataset_each, None])
+@pytest.mark.parametrize("count", long.after(1, (100, 400)))
 def test_damaged_files_raise_nothing_but_errors_of_packio(
-    tmp_path: Path, make: Callable[[Any, list[bytes]], None] | None
+    tmp_path: Path, make: Callable[[Any, list[bytes]], None] | None, count: int
 ) -> None:
     """In other processes, for it is h5py that reads the file here."""
     path = tmp_path / "out.h5"
@@ -200,7 +202,7 @@ def test_damaged_files_raise_nothing_but_errors_of_packio(
         with h5py.File(path, "w") as file:
             make(file, [b"1", b"22", b"", b"333"])
     context = multiprocessing.get_context("fork")
-    for start in range(0, 400, 100):
+    for start in range(0, count, 100):
         process = context.Process(target=_scan_damaged, args=(path, start, 100))
         process.start()
         process.join(600)

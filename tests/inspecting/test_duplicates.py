@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import pathlib
 import re
-import subprocess
-import sys
 from typing import Any
 
+import cli_runs
 import numpy as np
 import pytest
 from PIL import Image
@@ -118,10 +118,7 @@ def test_ten_thousand_equal_hashes_are_no_burden() -> None:
 
 
 def test_the_command_lists_pairs(pack: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "packio", "find-duplicates", str(pack), *words]
-        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
-
+    run = functools.partial(cli_runs.run, "find-duplicates", pack)
     done = run("--threshold", "8", "--html", str(tmp_path / "x.html"))
     assert (done.returncode, done.stderr) == (0, "")
     assert "b<i>/worse3.jpg looks like a/3.png" in done.stdout

@@ -6,14 +6,13 @@ import json
 import math
 import os
 import pathlib
-import subprocess
-import sys
 from typing import Any
 
 import fielded
 import numpy as np
 import pytest
 import queried
+from cli_runs import run
 from PIL import Image
 
 import packio
@@ -170,12 +169,11 @@ def test_what_is_there_is_not_replaced_unless_asked(
 
 
 def test_the_command_says_what_it_wrote(pack: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    command = [sys.executable, "-m", "packio", "export", str(pack), str(tmp_path / "x.parquet")]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
+    done = run("export", pack, tmp_path / "x.parquet")
     assert (done.returncode, done.stderr) == (0, "")
     assert "40 samples" in done.stdout
     assert "box_classes" in done.stdout
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
+    done = run("export", pack, tmp_path / "x.parquet")
     assert done.returncode == OutputExistsError.exit_code
     assert "--overwrite" in done.stderr
 

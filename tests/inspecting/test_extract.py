@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import fielded
 import numpy as np
 import pytest
+from cli_runs import run
 from PIL import Image
 
 import packio
@@ -107,13 +108,6 @@ def _rename(pack: pathlib.Path, names: dict[int, bytes]) -> None:
     indexfile.write(pack / "index.packio", columns, metadata)
 
 
-def _packio(*arguments: str | pathlib.Path, before: str = "") -> subprocess.CompletedProcess[bytes]:
-    code = f"{before}\nfrom packio.cli import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments], check=False, timeout=600, capture_output=True
-    )
-
-
 def test_extracting_gives_back_the_source_byte_for_byte(
     made: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -127,9 +121,9 @@ def test_extracting_gives_back_the_source_byte_for_byte(
 
 
 def test_the_command_extracts_and_counts(made: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    done = _packio("extract", made / "made.lmdb", tmp_path / "out")
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert b"16 files, empty classes: 1" in done.stdout
+    done = run("extract", made / "made.lmdb", tmp_path / "out")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "16 files, empty classes: 1" in done.stdout
     assert _tree(tmp_path / "out") == _tree(made / "source")
 
 
@@ -228,12 +222,12 @@ def test_fields_of_images_that_differ_in_their_ending_only_are_kept_apart(
 def test_the_command_says_what_was_written_and_how_to_pack_it_again(
     rich: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    done = _packio("extract", rich, tmp_path / "out dir")
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert b"34 files" in done.stdout
-    assert b"mask 5" in done.stdout
-    assert b"packio.jsonl: keys, label, split, boxes, meta, blob, caption" in done.stdout
-    command = shlex.split(done.stdout.decode().partition("pack it again: ")[2])
+    done = run("extract", rich, tmp_path / "out dir")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "34 files" in done.stdout
+    assert "mask 5" in done.stdout
+    assert "packio.jsonl: keys, label, split, boxes, meta, blob, caption" in done.stdout
+    command = shlex.split(done.stdout.partition("pack it again: ")[2])
     assert command == ["packio", "pack", str(tmp_path / "out dir"), "NEW.tar"]
 
 
@@ -306,7 +300,7 @@ def test_a_folder_that_is_not_empty_stays_as_it_is(
     _write(tmp_path, b"out/mine.txt", b"mine")
     with pytest.raises(OutputExistsError, match="--overwrite"):
         extract(made / "made.lmdb", tmp_path / "out")
-    assert _packio("extract", made / "made.lmdb", tmp_path / "out").returncode == 73
+    assert run("extract", made / "made.lmdb", tmp_path / "out").returncode == 73
     assert _tree(tmp_path) == {b"out": None, b"out/mine.txt": b"mine"}
 
 
@@ -374,11 +368,15 @@ def test_a_damaged_sample_stops_it_and_leaves_nothing(
 def test_a_write_that_fails_is_an_error_and_leaves_nothing(
     made: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))"
-    done = _packio("extract", made / "made.lmdb", tmp_path / "out", before=limit)
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)); "
+        "from packio.cli import main; main()"
+    )
+    command = [sys.executable, "-c", code, "extract", made / "made.lmdb", tmp_path / "out"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 74
-    assert b"File too large" in done.stderr
-    assert b"Traceback" not in done.stderr
+    assert "File too large" in done.stderr
+    assert "Traceback" not in done.stderr
     assert os.listdir(tmp_path) == []
 
 

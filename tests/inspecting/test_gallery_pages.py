@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import urllib.error
 import urllib.parse
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import browsing
 import numpy as np
 import pytest
+from cli_runs import PACKIO, run
 from PIL import Image
 from skimage import data
 
@@ -332,7 +332,7 @@ def test_a_server_shows_only_what_was_asked_for(pack: pathlib.Path, validation: 
 
 
 def test_the_command_serves_until_ctrl_c(pack: pathlib.Path) -> None:
-    command = [sys.executable, "-m", "packio", "view", str(pack), "--serve", "--split", "val"]
+    command = [*PACKIO, "view", str(pack), "--serve", "--split", "val"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
@@ -347,8 +347,7 @@ def test_the_command_serves_until_ctrl_c(pack: pathlib.Path) -> None:
 
 
 def test_a_served_gallery_writes_no_page(pack: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    command = [sys.executable, "-m", "packio", "view", str(pack), "--serve", "-o", "x.html"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
+    done = run("view", pack, "--serve", "-o", "x.html", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "--serve writes no page: leave --out away" in done.stderr
     assert list(tmp_path.iterdir()) == []

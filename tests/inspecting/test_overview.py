@@ -6,13 +6,12 @@ import collections
 import io
 import re
 import statistics
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import browsing
 import numpy as np
 import pytest
+from cli_runs import run
 from PIL import Image
 
 import packio
@@ -216,16 +215,9 @@ def test_labels_of_every_kind_are_told(
     assert f'<p class="said">{said}</p>' in page(tmp_path, labels, classes).read_text()
 
 
-def _info(folder: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "packio", "info", *arguments], check=False, capture_output=True,
-        text=True, cwd=folder,
-    )  # fmt: skip
-
-
 def test_the_command_writes_the_page(tmp_path: pathlib.Path) -> None:
     made = page(tmp_path, [0, 1], ["a", "b"])
-    done = _info(tmp_path, "many & few.tar", "--plot", "again.html")
+    done = run("info", "many & few.tar", "--plot", "again.html", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "again.html").read_text() == made.read_text()
 
@@ -233,7 +225,7 @@ def test_the_command_writes_the_page(tmp_path: pathlib.Path) -> None:
 def test_a_page_replaces_only_pages(tmp_path: pathlib.Path) -> None:
     page(tmp_path, [0, 1], ["a", "b"])
     (tmp_path / "notes.html").write_text("my notes")
-    done = _info(tmp_path, "many & few.tar", "--plot", "notes.html")
+    done = run("info", "many & few.tar", "--plot", "notes.html", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (73, "")
     assert "notes.html: is there, and no HTML page" in done.stderr
     assert (tmp_path / "notes.html").read_text() == "my notes"

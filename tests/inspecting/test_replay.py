@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cli_runs import join_words, run
 from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset
 
 import packio
@@ -33,7 +34,6 @@ from packio.loading import ranks
 
 HERE = pathlib.Path(__file__)
 COUNT, OTHERS, BATCH, SIDE = 50, 20, 4, 16
-PACKIO = [sys.executable, "-m", "packio"]
 
 
 def image(name: str, number: int) -> np.ndarray:
@@ -645,25 +645,18 @@ def checkpoint(
     return path, recorded
 
 
-def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*PACKIO, "replay", *map(str, arguments)],
-        check=False, capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
-
-
 def test_the_command_prints_lines_and_json(
     packs: list[pathlib.Path], checkpoint: tuple[pathlib.Path, list[Batch]]
 ) -> None:
     path, recorded = checkpoint
-    done = command(packs[0], "--state", path, "--steps", "2-3")
+    done = run("replay", packs[0], "--state", path, "--steps", "2-3")
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0] == "epoch 0, step 2, rank 0: 4 samples"
     assert [line.split()[-1] for line in lines if not line.startswith("epoch")] == [
         *recorded[2][1], *recorded[3][1],
     ]  # fmt: skip
-    told = json.loads(command(packs[0], "--state", path, "--steps", "2", "--json").stdout)
+    told = json.loads(run("replay", packs[0], "--state", path, "--steps", "2", "--json").stdout)
     (batch,) = told["batches"]
     expected = packio.replay(packs[0], 2, state=path).batches[0]
     assert [s["key"] for s in batch["samples"]] == list(recorded[2][1])
@@ -679,8 +672,8 @@ def test_the_command_needs_no_state(
     packs: list[pathlib.Path], checkpoint: tuple[pathlib.Path, list[Batch]]
 ) -> None:
     arguments = ("--steps", 2, "--json")
-    of_state = command(packs[0], "--state", checkpoint[0], *arguments)
-    said = command(packs[0], *arguments, "--seed", 7, "--epoch", 0, "--batch-size", BATCH,
+    of_state = run("replay", packs[0], "--state", checkpoint[0], *arguments)
+    said = run("replay", packs[0], *arguments, "--seed", 7, "--epoch", 0, "--batch-size", BATCH,
                    "--crop", SIDE, "--hflip", 0.5, "--vflip", 0.3)  # fmt: skip
     assert json.loads(said.stdout)["batches"] == json.loads(of_state.stdout)["batches"]
 
@@ -701,10 +694,9 @@ def test_the_command_says_what_is_wrong(
     arguments: tuple[object, ...], code: int, said: str,
 ) -> None:  # fmt: skip
     given = arguments if "--state" in arguments else ("--state", checkpoint[0], *arguments)
-    done = command(packs[0], *given)
+    done = run("replay", packs[0], *given)
     assert done.returncode == code
-    assert said in " ".join(done.stderr.replace("│", " ").split())
-    assert "Traceback" not in done.stderr
+    assert said in join_words(done.stderr)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ import pathlib
 import re
 import shutil
 import subprocess
-import sys
 import urllib.parse
 import urllib.request
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import browsing
 import numpy as np
 import pytest
+from cli_runs import run
 from PIL import Image, ImageOps
 
 import packio
@@ -239,11 +239,9 @@ def test_a_file_that_is_no_page_is_not_replaced(pack: pathlib.Path, tmp_path: pa
 
 
 def test_the_command_writes_a_sheet(pack: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    code = "from packio.cli import main; main()"
-    command = [sys.executable, "-c", code, "view", str(pack), "--class", "red"]
-    done = subprocess.run(command, check=False, timeout=600, capture_output=True, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert b"view.lmdb.html: 70 of 70 samples" in done.stdout
+    done = run("view", pack, "--class", "red", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "view.lmdb.html: 70 of 70 samples" in done.stdout
     assert len(_data(tmp_path / "view.lmdb.html")) == 70
 
 

@@ -55,8 +55,9 @@ def test_a_worker_that_dies_ends_the_epoch_and_is_named(pack: pathlib.Path) -> N
     del loader
 
 
-@pytest.mark.parametrize("kind", [packio.Loader, torch.utils.data.DataLoader])
-@pytest.mark.parametrize("change", ["removed", "replaced"])
+@pytest.mark.parametrize(
+    ("kind", "change"), [(packio.Loader, "removed"), (torch.utils.data.DataLoader, "replaced")]
+)
 def test_a_worker_that_starts_after_the_pack_has_gone_says_so(
     kind: Any, change: str, image_folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -133,8 +134,7 @@ def test_shared_memory_that_is_full_is_an_error_and_threads_need_none(pack: path
 
 
 _WAITING = """
-import signal, sys, time, packio, torch
-signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background ignores it
+import sys, time, packio, torch
 class Slow(torch.utils.data.Dataset):
     def __len__(self): return 1000
     def __getitem__(self, index):
@@ -179,7 +179,9 @@ if __name__ == "__main__": main(*sys.argv[1:])
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "method", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.long)]
+)
 def test_a_killed_process_leaves_no_orphans(
     method: str, pack: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

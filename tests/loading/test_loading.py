@@ -15,8 +15,6 @@ from torch.utils.data import DataLoader, RandomSampler, Subset
 import packio
 from packio.datasets import pack_dataset
 
-START_METHODS = ["fork", "spawn", "forkserver"]
-
 
 @pytest.fixture(scope="module")
 def pack(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -38,44 +36,34 @@ def digests(loader: DataLoader[Any]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("method", START_METHODS)
-@pytest.mark.parametrize("access", ["range", "lmdb"])
+@pytest.mark.parametrize(("method", "workers"), [("fork", 2), ("spawn", 2), ("forkserver", 1)])
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_workers_give_every_sample_once_and_exactly(
-    pack: Path, image_folder: Path, method: str, access: str
+    pack: Path, image_folder: Path, method: str, workers: int
 ) -> None:
-    ds = packio.LmdbDataset(pack, fields=("image", "key"), access=access)
-    ds[0], ds.__getitems__([1, 2])  # the parent has read first
-    loader = DataLoader(
-        ds, batch_size=4, num_workers=2, multiprocessing_context=method, collate_fn=list
-    )
-    seen = {}
-    for batch in loader:
-        assert packio.is_contiguous_batch(batch)
-        seen.update({key: image.numpy() for image, key in batch})
-    assert sorted(seen) == sorted(ds.pack.keys())
-    for key, image in seen.items():
-        upright = ImageOps.exif_transpose(Image.open(image_folder / key)).convert("RGB")
-        np.testing.assert_array_equal(image, np.asarray(upright).transpose(2, 0, 1))
-
-
-@pytest.mark.parametrize("method", START_METHODS)
-def test_two_datasets_on_one_path(pack: Path, method: str) -> None:
-    train, test = (
-        augmented(pack),
-        packio.LmdbDataset(pack, crop=packio.CenterCrop(32), access="lmdb"),
-    )
-    train[0], test[0]
-    for ds in (train, test):
-        loader = DataLoader(ds, batch_size=8, num_workers=2, multiprocessing_context=method)
-        assert sum(len(labels) for _, labels in loader) == len(ds)
+    """Of two datasets on one path."""
+    both = [packio.LmdbDataset(pack, fields=("image", "key"), access=a) for a in ("range", "lmdb")]
+    for ds in both:
+        ds[0], ds.__getitems__([1, 2])  # the parent has read first
+    for ds in both:
+        loader = DataLoader(
+            ds, batch_size=4, num_workers=workers, multiprocessing_context=method, collate_fn=list
+        )
+        seen = {}
+        for batch in loader:
+            assert packio.is_contiguous_batch(batch)
+            seen.update({key: image.numpy() for image, key in batch})
+        assert sorted(seen) == sorted(ds.pack.keys())
+        for key, image in seen.items():
+            upright = ImageOps.exif_transpose(Image.open(image_folder / key)).convert("RGB")
+            np.testing.assert_array_equal(image, np.asarray(upright).transpose(2, 0, 1))
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker:UserWarning")
 def test_batches_do_not_depend_on_workers_or_threads(pack: Path) -> None:
     runs = []
-    for workers in (0, 1, 2, 3):
-        for threads in (1, 2, 4):
+    for workers in (0, 1, 3):
+        for threads in (1, 4):
             ds = augmented(pack, threads=threads)
             for collate in (None, packio.collate):
                 ds.set_epoch(0)
@@ -116,12 +104,12 @@ def test_single_samples_draw_from_torchs_generator(pack: Path) -> None:
     assert not torch.equal(a, b)
 
 
-@pytest.mark.parametrize("method", START_METHODS)
-def test_set_epoch_reaches_persistent_workers(pack: Path, method: str) -> None:
+@pytest.mark.parametrize(("method", "workers"), [("fork", 2), ("spawn", 1)])
+def test_set_epoch_reaches_persistent_workers(pack: Path, method: str, workers: int) -> None:
     """The same order each time: what differs is drawn anew, by the epoch alone."""
     ds = augmented(pack)
     loader = DataLoader(
-        ds, batch_size=6, num_workers=2, persistent_workers=True, multiprocessing_context=method
+        ds, 6, num_workers=workers, persistent_workers=True, multiprocessing_context=method
     )
     epochs = []
     for epoch in (0, 1, 2, 0):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import astuple
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from cli_runs import run
 from PIL import Image
 
 from packio import registry
@@ -42,11 +40,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 def is_identical(difference: Distance | None) -> bool:
     return difference is not None and astuple(difference)[:3] == (0, 0.0, 0.0)
-
-
-def _cli(*arguments: str | os.PathLike[str]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from packio.cli import main; main()", "bench-decode"]
-    return subprocess.run([*command, *arguments], check=False, capture_output=True, text=True)
 
 
 def test_every_installed_decoder_is_measured_or_named_as_missing(folder: pathlib.Path) -> None:
@@ -139,7 +132,9 @@ def test_a_missing_package_asked_for_by_name_is_an_error(folder: pathlib.Path) -
 
 
 def test_the_command_prints_a_plain_table(folder: pathlib.Path) -> None:
-    done = _cli(folder, "--rounds", "1", "--threads", "1", "--decoder", "pillow", "--quiet")
+    done = run(
+        "bench-decode", folder, "--rounds", "1", "--threads", "1", "--decoder", "pillow", "--quiet"
+    )
     assert done.returncode == 0, done.stderr
     assert "4 images" in done.stdout
     assert "2 files left out" in done.stdout
@@ -151,7 +146,7 @@ def test_the_command_prints_a_plain_table(folder: pathlib.Path) -> None:
 
 
 def test_json_on_standard_output_is_alone_there(folder: pathlib.Path) -> None:
-    done = _cli(folder, "--rounds", "1", "-t", "1", "-d", "pillow", "--json")
+    done = run("bench-decode", folder, "--rounds", "1", "-t", "1", "-d", "pillow", "--json")
     found = json.loads(done.stdout)
     assert (found["images"], found["rows"][0]["decoder"]) == (4, "pillow")
 
@@ -164,7 +159,7 @@ def test_what_is_wrong_is_one_line_and_an_exit_code(
         ([tmp_path], 65),
         ([tmp_path / "none.lmdb"], 65),
     ):
-        done = _cli(*arguments, "--quiet")
+        done = run("bench-decode", *arguments, "--quiet")
         assert done.returncode == code, done.stderr
         assert len(done.stderr.splitlines()) == 1, done.stderr
         assert done.stderr.startswith("packio: ")

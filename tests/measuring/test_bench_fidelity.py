@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import readme_tables
+from cli_runs import run
 from PIL import Image
 
 from packio.errors import OptionError
@@ -75,14 +74,9 @@ def test_without_a_jpeg_there_is_nothing_to_compare(tmp_path: pathlib.Path) -> N
         fidelity.measure(tmp_path, crops=0)
 
 
-def _cli(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from packio.cli import main; main()", "bench-decode"]
-    return subprocess.run([*command, *arguments], check=False, capture_output=True, text=True)
-
-
 def test_the_command_prints_a_table_or_json() -> None:
     options = ["--parity", "-d", "simplejpeg", "-q"]
-    done = _cli(*options)
+    done = run("bench-decode", *options)
     assert done.returncode == 0, done.stderr
     assert [line.split()[2] for line in done.stdout.splitlines()[2:]] == ["exact", "fast"]
-    assert len(json.loads(_cli(*options, "--json").stdout)["rows"]) == 2
+    assert len(json.loads(run("bench-decode", *options, "--json").stdout)["rows"]) == 2

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import pathlib
-import subprocess
-import sys
 import time
 import types
 from typing import Any
 
 import pytest
 import torch
+from cli_runs import run
 
 import packio
 from packio.batches import collating
@@ -207,11 +206,8 @@ def test_what_cannot_be_measured_is_refused(pack: pathlib.Path, options: dict[st
 
 
 def test_the_command_says_what_to_use(pack: pathlib.Path) -> None:
-    code = "import sys; from packio.cli import main; sys.argv[0] = 'packio'; main()"
-    command = [sys.executable, "-c", code, "bench-load", str(pack), "--size", "16", "--rounds", "1",
-               "--images", "16", "--batch-size", "8", "--workers", "1", "--threads", "1",
-               "-q"]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run("bench-load", pack, "--size", 16, "--rounds", 1, "--images", 16, "--batch-size", 8,
+               "--workers", 1, "--threads", 1, "-q")  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "one image on one core" in done.stdout
     assert "at this rate" in done.stdout

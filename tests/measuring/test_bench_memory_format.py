@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import readme_tables
 import torch
+from cli_runs import Done, run
 
 from packio.errors import OptionError
 from packio.measuring.bench import memory_format
@@ -42,14 +40,9 @@ def result() -> memory_format.MemoryFormatResult:
     return found
 
 
-def _cli(*arguments: str | os.PathLike[str]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from packio.cli import main; main()", "bench-memory-format"]
+def _cli(*arguments: str) -> Done:
     tiny = ["--device", "cpu", "--dtype", "float32", "--batch-size", "2", "--size", "16"]
-    options = [*tiny, "--rounds", "1", *arguments]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [*command, *options], check=False, capture_output=True, text=True, env=environment
-    )
+    return run("bench-memory-format", *tiny, "--rounds", "1", *arguments)
 
 
 def _batch() -> torch.Tensor:

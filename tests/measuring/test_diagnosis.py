@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from cli_runs import run, run_process
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
@@ -746,16 +747,12 @@ def step(batch):
 """
 
 
-def _doctor(*arguments: str, cwd: pathlib.Path) -> subprocess.CompletedProcess[str]:
-    code = "import sys; from packio.cli import main; sys.argv[0] = 'packio'; main()"
-    command = [sys.executable, "-c", code, "doctor", "--seconds", str(QUICK), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
-
-
 def test_the_command_prints_draws_and_profiles(tmp_path: pathlib.Path) -> None:
     (tmp_path / "training.py").write_text(_TRAINING)
-    done = _doctor("training:make", "--step", "training:step", "--html", "x.html",
-                   "--profile", "x.prof", cwd=tmp_path)  # fmt: skip
+    done = run_process(
+        "doctor", "training:make", "--seconds", QUICK, "--step", "training:step",
+        "--html", "x.html", "--profile", "x.prof", cwd=tmp_path,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "of the loop's time" in done.stdout.splitlines()[0]  # a busy machine changes the rest
     took = re.search(r"^collate +([0-9.]+) ms a batch$", done.stdout, re.MULTILINE)
@@ -768,9 +765,9 @@ def test_the_command_prints_draws_and_profiles(tmp_path: pathlib.Path) -> None:
     assert pstats.Stats(str(tmp_path / "x.prof")).total_tt > 0  # type: ignore[attr-defined]  # not in typeshed
 
 
-def test_the_command_looks_at_a_pack(pack: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    done = _doctor(str(pack), "--size", "16", "--batch-size", "4", "--workers", "0", "--json", "-q",
-                   cwd=tmp_path)  # fmt: skip
+def test_the_command_looks_at_a_pack(pack: pathlib.Path) -> None:
+    done = run("doctor", pack, "--seconds", QUICK, "--size", 16, "--batch-size", 4, "--workers", 0,
+               "--json", "-q")  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     found = json.loads(done.stdout)
@@ -793,7 +790,7 @@ def test_a_module_that_fails_is_told(
 
 
 def test_the_command_explains_a_name_that_is_none(tmp_path: pathlib.Path) -> None:
-    done = _doctor("nowhere:make", cwd=tmp_path)
+    done = run("doctor", "nowhere:make", cwd=tmp_path)
     assert done.returncode == OptionError.exit_code
     assert "No module named 'nowhere'" in done.stderr
 
@@ -801,9 +798,9 @@ def test_the_command_explains_a_name_that_is_none(tmp_path: pathlib.Path) -> Non
 def test_a_python_file_is_no_pack(tmp_path: pathlib.Path) -> None:
     (tmp_path / "my scripts").mkdir()
     (tmp_path / "my scripts/train.py").write_text(_TRAINING)
-    done = _doctor("my scripts/train.py", cwd=tmp_path)
+    done = run("doctor", "my scripts/train.py", cwd=tmp_path)
     assert done.returncode == OptionError.exit_code
     assert "cd 'my scripts' && packio doctor train:LOADER" in done.stderr
-    done = _doctor("no/such.py", cwd=tmp_path)
+    done = run("doctor", "no/such.py", cwd=tmp_path)
     assert done.returncode not in (0, 1)
     assert "a Python file" not in done.stderr

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import long
 import numpy as np
 import pytest
 import torch
@@ -108,8 +109,9 @@ def test_the_chance_is_that_of_all_changes_together() -> None:
 
 
 @pytest.mark.parametrize("bursts", [False, True])
+@pytest.mark.parametrize("seeds", long.after(1, (50, 300)))
 def test_of_changes_without_effect_one_diagnosis_in_twenty_names_a_gain_at_most(
-    bursts: bool,
+    bursts: bool, seeds: int
 ) -> None:
     rates = dict.fromkeys((kind.value for kind in KINDS), 100.0)
     wrong = sum(
@@ -117,10 +119,11 @@ def test_of_changes_without_effect_one_diagnosis_in_twenty_names_a_gain_at_most(
             trial.chance <= 0.05
             for trial in Bench(rates, 0.3, seed, bursts=bursts).run(CHANGES, until)
         )
-        for seed in range(300)
+        for seed in range(seeds)
         for until in (25.0, 100.0)
     )
-    assert wrong <= 600 * 0.05 + 3 * math.sqrt(600 * 0.05 * 0.95)
+    runs = 2 * seeds
+    assert wrong <= runs * 0.05 + 3 * math.sqrt(runs * 0.05 * 0.95)
 
 
 def test_a_clear_gain_is_found_on_a_noisy_machine() -> None:

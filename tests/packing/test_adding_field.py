@@ -18,6 +18,7 @@ from typing import Any
 import killing
 import numpy as np
 import pytest
+from cli_runs import run
 
 import packio
 from packio import registry
@@ -557,27 +558,18 @@ def test_of_two_runs_at_once_one_ends_with_exit_75(
 
 def test_the_command_line_adds_and_drops(
     image_folder: pathlib.Path, folder: pathlib.Path, tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     out = tmp_path / "x.tar"
     packio.pack(image_folder, out)
     (tmp_path / "my_values.py").write_text("def size(sample):\n    return f'{sample.width}'\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    for words in (
-        ["add", str(out), "--field", f"latent={folder}"],
-        ["add", str(out), "--field", "width=my_values:size"],
-    ):
-        monkeypatch.setattr("sys.argv", ["packio", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert ended.value.code in (0, None)
+    for field in (f"latent={folder}", "width=my_values:size"):
+        assert run("add", out, "--field", field).returncode == 0
     _check(out)
     with packio.open(out) as pack:
         assert all(s.fields["width"].data == b"%d" % s.width for s in pack)
-    monkeypatch.setattr("sys.argv", ["packio", "drop-field", str(out), "width"])
-    with pytest.raises(SystemExit):
-        main()
-    assert "width is dropped; 2 files removed" in capsys.readouterr().out
+    assert "width is dropped; 2 files removed" in run("drop-field", out, "width").stdout
 
 
 def test_workers_make_the_same_files(

@@ -12,10 +12,10 @@ import killing
 import numpy as np
 import pytest
 import torch
+from cli_runs import run
 
 import packio
 from packio import registry
-from packio.cli import main
 from packio.errors import BadImagesError, OptionError, OutputExistsError, SourceError
 
 if TYPE_CHECKING:
@@ -88,13 +88,6 @@ def pack(image_folder: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
     out.parent.mkdir()
     packio.pack(image_folder, out, shards=2)
     return out
-
-
-def _run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
-    monkeypatch.setattr("sys.argv", ["packio", *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return int(ended.value.code or 0)
 
 
 # Samples that came later
@@ -240,21 +233,17 @@ def test_a_kill_at_any_step_loses_no_value_of_before(
 
 
 def test_the_command_line_says_what_only_new_did(
-    pack: pathlib.Path, more: pathlib.Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path,
-) -> None:  # fmt: skip
+    pack: pathlib.Path, more: pathlib.Path, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
     (tmp_path / "my_latents.py").write_text(
         "def each(samples):\n    return [sample.width for sample in samples]\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    words = ("add", str(pack), "--field", "width=my_latents:each", "--batch-size", "4")
-    assert _run(monkeypatch, *words) == 0
-    assert _run(monkeypatch, "append", str(pack), str(more)) == 0
-    assert "--field width=FROM --only-new" in capsys.readouterr().err
-    assert _run(monkeypatch, *words, "--only-new") == 0
-    assert "7 samples; 25 had one before" in capsys.readouterr().out
-    assert _run(monkeypatch, *words, "--only-new") == 0
-    assert "no shard lacks width; nothing to add" in capsys.readouterr().out
+    words = ("add", pack, "--field", "width=my_latents:each", "--batch-size", 4)
+    assert run(*words).returncode == 0
+    assert "--field width=FROM --only-new" in run("append", pack, more).stderr
+    assert "7 samples; 25 had one before" in run(*words, "--only-new").stdout
+    assert "no shard lacks width; nothing to add" in run(*words, "--only-new").stdout
     with packio.open(pack) as opened:
         widths = [np.load(io.BytesIO(s.fields["width"].data)) for s in opened]
         assert widths == [s.width for s in opened]
@@ -431,9 +420,8 @@ def test_a_run_stops_after_too_many_bad_values(pack: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_command_lists_bad_files_and_ends_with_65_or_leaves_them_out(
-    name: str, image_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    name: str, image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     out = tmp_path / f"x{registry.load('formats', name).caps.suffixes[0]}"
     packio.pack(image_folder, out, shards=2)
     for key in _keys(out):
@@ -443,15 +431,15 @@ def test_the_command_lists_bad_files_and_ends_with_65_or_leaves_them_out(
     bad = [_keys(out)[i] for i in (2, 11, 12)]
     for key in bad:
         (tmp_path / "latents" / f"{key}.npy").write_bytes(b"\x93NUMPY cut")
-    words = ("add", str(out), "--field", f"latent={tmp_path / 'latents'}")
-    assert _run(monkeypatch, *words) == 65
-    told = capsys.readouterr().err
-    assert "bad values: 3;" in told
-    assert all(f"{key}: " in told for key in bad)
-    assert _run(monkeypatch, *words, "--on-error", "skip") == 0
-    told = capsys.readouterr().out
-    assert "3 bad values are left out" in told
-    assert all(f"{key}: " in told for key in bad)
+    words = ("add", out, "--field", f"latent={tmp_path / 'latents'}")
+    done = run(*words)
+    assert done.returncode == 65
+    assert "bad values: 3;" in done.stderr
+    assert all(f"{key}: " in done.stderr for key in bad)
+    done = run(*words, "--on-error", "skip")
+    assert done.returncode == 0
+    assert "3 bad values are left out" in done.stdout
+    assert all(f"{key}: " in done.stdout for key in bad)
     _check(out, bad)
 
 
@@ -475,7 +463,7 @@ def _cut_short(pack: pathlib.Path) -> Callable[[packio.Sample], np.ndarray]:
 
 
 def test_another_command_does_not_discard_what_a_function_made(
-    pack: pathlib.Path, more: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    pack: pathlib.Path, more: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     packio.add_field(pack, "other", lambda sample: sample.key)
     encode = _cut_short(pack)
@@ -491,7 +479,7 @@ def test_another_command_does_not_discard_what_a_function_made(
         with pytest.raises(OutputExistsError, match=told):
             refused()
     (tmp_path / "c.csv").write_text("key,caption\n")
-    assert _run(monkeypatch, "append", str(pack), str(more)) == 73
+    assert run("append", pack, more).returncode == 73
     assert packio.add_field(pack, "latent", encode).resumed == 10
     _check(pack)
     assert packio.append(pack, more).added == 7

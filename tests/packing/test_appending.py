@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cli_runs import run
 from made import png
 
 import packio
@@ -430,8 +431,7 @@ def test_the_command_compares_without_appending(tmp_path: pathlib.Path) -> None:
     packio.pack(source, out, shards=2)
     (tmp_path / "b.png").write_bytes(png(5, 4, 11))
     _list(source, "a.png", "b.png", "c.png")
-    command = [sys.executable, "-m", "packio", "append", str(out), str(source), "--compare"]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    said = run("append", out, source, "--compare").stdout
     assert "nothing added, 1 would be; 2 were there; 2 images in all" in said
     assert "1 sample unlike the source; the pack keeps what it has:\n  b.png" in said
     assert len(packio.open(out)) == 2

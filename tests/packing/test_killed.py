@@ -7,6 +7,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 import killing
+import long
 import made
 import pytest
 
@@ -39,13 +40,21 @@ def _remove_all(folder: Path) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("suffix", "is_there"), [(".tar", False), (".tar", True), (".rec", False)])
-def test_packing(suffix: str, is_there: bool, small: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("suffix", "is_there", "step"),
+    long.after(
+        2,
+        [
+            (".lmdb", True, 4), (".tar", False, 6), (".lmdb", True, 1), (".tar", False, 1),
+            (".tar", True, 1), (".rec", False, 1),
+        ],
+    ),
+)  # fmt: skip
+def test_packing(suffix: str, is_there: bool, step: int, small: Path, tmp_path: Path) -> None:
     place = tmp_path / "out"
     place.mkdir()
     out = place / f"x{suffix}"
-    for at in range(_LATE, _MANY):
+    for at in range(_LATE, _MANY, step):
         if is_there:
             packio.pack(small, out, limit=2)
         if not killing.killed(lambda: packio.pack(small, out, overwrite=is_there), at):

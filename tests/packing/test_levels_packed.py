@@ -7,14 +7,13 @@ import io
 import json
 import os
 import random
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from cli_runs import run
 from PIL import Image
 from skimage import data as photographs
 
@@ -377,25 +376,20 @@ def test_a_dry_run_says_what_levels_cost(folder: Path, tmp_path: Path) -> None:
     assert not dataclasses.asdict(dry_run(folder, out, levels=0))["levels"]
 
 
-def _run(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from packio.cli import main; main()", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-
-
 def test_the_command_line(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "x.tar"
     options = [str(folder), str(out), "--levels", "2", "--levels-crop", "64"]
-    told = _run("pack", *options, "--dry-run")
+    told = run("pack", *options, "--dry-run")
     assert told.returncode == 0, told.stderr
     assert "levels 2: 6 of 8 images" in told.stdout
-    told = _run("pack", *options, "--dry-run", "--json")
+    told = run("pack", *options, "--dry-run", "--json")
     assert json.loads(told.stdout)["levels"]["images"] == 6
-    assert _run("pack", *options, "--quiet").returncode == 0
-    kept = _run("convert", str(out), str(tmp_path / "y.lmdb"), "--levels", "0", "--quiet")
+    assert run("pack", *options, "--quiet").returncode == 0
+    kept = run("convert", str(out), str(tmp_path / "y.lmdb"), "--levels", "0", "--quiet")
     assert kept.returncode == 0, kept.stderr
     assert any(_levels(out))
     assert not any(_levels(tmp_path / "y.lmdb"))
-    assert _run("pack", *options[:2], "--levels", "few").returncode == 2
+    assert run("pack", *options[:2], "--levels", "few").returncode == 2
 
 
 def test_a_pack_where_no_image_got_a_level_says_so(folder: Path, tmp_path: Path) -> None:

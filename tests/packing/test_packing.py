@@ -19,6 +19,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import lmdb
+import long
 import made
 import numpy as np
 import PIL
@@ -659,8 +660,9 @@ def _seconds(source: pathlib.Path, out: pathlib.Path, **options: Any) -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.parametrize("kills", long.after(1, (8, 25)))
 def test_killed_at_any_moment_a_rerun_completes(
-    small: pathlib.Path, tmp_path: pathlib.Path
+    small: pathlib.Path, tmp_path: pathlib.Path, kills: int
 ) -> None:
     expected = packio.pack(small, tmp_path / "expected.lmdb").digest
     draw = random.Random(time.time_ns())
@@ -683,13 +685,14 @@ def test_killed_at_any_moment_a_rerun_completes(
         assert packio.pack(small, out).digest == expected
         assert os.listdir(out.parent) == [out.name]
         shutil.rmtree(out.parent)
-        if killed == 25:
+        if killed == kills:
             break
-    assert killed == 25
+    assert killed == kills
 
 
+@pytest.mark.parametrize("kills", long.after(1, (8, 25)))
 def test_killed_while_overwriting_the_old_or_the_new_is_there_after_a_rerun(
-    small: pathlib.Path, tmp_path: pathlib.Path
+    small: pathlib.Path, tmp_path: pathlib.Path, kills: int
 ) -> None:
     other = shutil.copytree(small, tmp_path / "other")
     (other / packio_keys(other)[3]).unlink()
@@ -699,7 +702,7 @@ def test_killed_while_overwriting_the_old_or_the_new_is_there_after_a_rerun(
     new = packio.pack(small, tmp_path / "expected.lmdb").digest
     draw = random.Random(time.time_ns())
     longest = _seconds(small, tmp_path / "timed.lmdb") * 1.1
-    for _ in range(25):
+    for _ in range(kills):
         _killed_at_random(small, out, longest, draw, overwrite=True)
         workshop.tidy(out, keep=False)  # as giving up does
         assert packio.open(out).digest in (old, new)

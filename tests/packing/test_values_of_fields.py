@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cli_runs import run
 
 import packio
-from packio.cli import main
 from packio.cli.fields import import_function
 from packio.errors import BadImagesError, OptionError, OutputExistsError, SourceError
 from packio.system.progress import Progress
@@ -34,13 +34,6 @@ def pack(tmp_path: pathlib.Path) -> pathlib.Path:
     pixels = np.zeros((8, 8, 3), np.uint8)
     packio.pack([{"image": pixels, "key": key} for key in KEYS], tmp_path / "x.tar")
     return tmp_path / "x.tar"
-
-
-def _run(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
-    monkeypatch.setattr("sys.argv", ["packio", *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code in (0, None)
 
 
 def _captions(pack: pathlib.Path) -> list[str]:
@@ -145,21 +138,18 @@ def test_a_file_that_is_cut_off_is_named_with_its_size(
     assert str(caught.value).count("no array in the .npy format") == 1
 
 
-def test_arrays_of_several_shapes_are_counted_and_told(
-    pack: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arrays_of_several_shapes_are_counted_and_told(pack: pathlib.Path) -> None:
     arrays = [np.zeros((4, 8), np.float16), np.zeros((4, 8), np.float16), np.zeros(3)]
     report = packio.add_field(pack, "latent", dict(zip(KEYS, arrays, strict=True)))
     assert report.shapes == {"(4, 8) float16": 2, "(3,) float64": 1}
     rows = [{"key": key, "v": [1, 2]} for key in KEYS]
     table = pack.with_name("x.jsonl")
     table.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    _run(monkeypatch, "add", str(pack), "--field", f"v={table}")
-    assert "v (array, (2,) int64) of 3 samples" in capsys.readouterr().out
+    assert "v (array, (2,) int64) of 3 samples" in run("add", pack, "--field", f"v={table}").stdout
     rows[1]["v"] = [1, 2, 3]
     table.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    _run(monkeypatch, "add", str(pack), "--field", f"v={table}", "--overwrite")
-    assert "(2,) int64: 2\n  (3,) int64: 1\n" in capsys.readouterr().out
+    said = run("add", pack, "--field", f"v={table}", "--overwrite").stdout
+    assert "(2,) int64: 2\n  (3,) int64: 1\n" in said
 
 
 def test_progress_moves_before_a_task_ends(pack: pathlib.Path) -> None:
@@ -273,14 +263,11 @@ def test_a_function_that_gives_no_value_is_told_where(
     ],
 )
 def test_slips_of_the_command_line_are_told(
-    pack: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    words: list[str], said: str,
-) -> None:  # fmt: skip
-    monkeypatch.setattr("sys.argv", ["packio", "add", str(pack), *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code in (2, 65)
-    assert said in capsys.readouterr().err
+    pack: pathlib.Path, words: list[str], said: str
+) -> None:
+    done = run("add", pack, *words)
+    assert done.returncode in (2, 65)
+    assert said in done.stderr
 
 
 def test_values_of_samples_that_have_one_are_not_called_values_of_no_sample(

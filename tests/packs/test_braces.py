@@ -6,10 +6,10 @@ import pathlib
 import pickle
 import shutil
 import subprocess
-import sys
 
 import made
 import pytest
+from cli_runs import run
 
 import packio
 from packio import registry
@@ -82,10 +82,7 @@ def test_datasets_and_convert_take_them(tmp_path: pathlib.Path) -> None:
         multiprocessing_context="spawn",
     )  # fmt: skip
     assert next(iter(loader))[0].shape == (10, 3, 4, 4)
-    code = "from packio.cli import main; main()"
-    subprocess.run(
-        [sys.executable, "-c", code, "convert", pattern, tmp_path / "y.lmdb", "-q"], check=True
-    )
+    assert run("convert", pattern, tmp_path / "y.lmdb", "-q").returncode == 0
     samples = [s.data for s in packio.open(tmp_path / "y.lmdb")]
     assert samples == [s.data for pack in (one, two) for s in pack]
 

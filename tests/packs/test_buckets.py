@@ -14,8 +14,6 @@ import pickle
 import re
 import signal
 import struct
-import subprocess
-import sys
 import tarfile
 import zlib
 from pathlib import Path
@@ -23,9 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 import fsspec
 import killing
+import long
 import numpy as np
 import pytest
 import torch
+from cli_runs import run
 from PIL import Image
 
 import packio
@@ -239,8 +239,7 @@ def test_a_web_server_needs_an_index_elsewhere(web: WebServer, tmp_path: Path) -
     index = tmp_path / "x.packio"
     with pytest.raises(NotAPackError, match="no such index; make it: packio reindex 'http"):
         packio.TarDataset(pattern, index=index)
-    command = [sys.executable, "-m", "packio", "reindex", pattern, "--index", str(index)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = run("reindex", pattern, "--index", index)
     assert "18 samples, 0 skipped" in done.stdout
     dataset = packio.TarDataset(pattern, index=index, output="numpy")
     again = pickle.loads(pickle.dumps(dataset))
@@ -467,15 +466,16 @@ def test_a_killed_run_goes_on_where_it_stopped(web: WebServer, tmp_path: Path) -
     assert not list(parts.glob("*/*"))
 
 
+@pytest.mark.parametrize("step", long.after(1, (3, 1)))
 def test_a_run_may_be_killed_at_any_change_on_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     fs = fsspec.filesystem("memory")
     for name, data in shards(2, 2).items():
         fs.pipe_file(f"/killed/{name}", data)
     packio.reindex("memory://killed", index=tmp_path / "calm.packio")
     expected = (tmp_path / "calm.packio").read_bytes()
-    for at in itertools.count(1):
+    for at in itertools.count(1, step):
         monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / f"cache-{at}"))
         index = tmp_path / f"{at}.packio"
         again = functools.partial(packio.reindex, "memory://killed", index=index)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from cli_runs import run
 
 import packio
 from packio.errors import OptionError
@@ -27,8 +26,8 @@ def env(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, st
 
 
 def _cache(*arguments: object) -> list[dict[str, Any]]:
-    given = [sys.executable, "-m", "packio", "cache", "--json", *map(str, arguments)]
-    done = subprocess.run(given, check=True, capture_output=True, text=True)
+    done = run("cache", "--json", *arguments)
+    assert done.returncode == 0, done.stderr
     found: list[dict[str, Any]] = json.loads(done.stdout)
     return found
 

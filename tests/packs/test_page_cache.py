@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from cli_runs import run
 
 import packio
 from packio.errors import OptionError
@@ -119,21 +120,14 @@ def test_what_is_at_no_disk_is_refused(image_folder: pathlib.Path) -> None:
         packio.warm("memory://x.tar")
 
 
-def _cli(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", "from packio.cli import main; main()", "warm", *arguments],
-        check=False, capture_output=True, text=True,
-    )  # fmt: skip
-
-
 def test_the_command_shows_shares_before_and_after(cold: pathlib.Path) -> None:
-    done = _cli(str(cold), "--dry-run")
+    done = run("warm", cold, "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "% of 25.3 MB in memory" in done.stdout
-    done = _cli(str(cold))
+    done = run("warm", cold)
     assert re.search(r"in memory, now (100|9\d)%; [1-9]", done.stdout)
     assert f"{cold}\t{cold.stat().st_size:,} bytes\t" in done.stdout
-    summary = json.loads(_cli(str(cold), "--json").stdout)
+    summary = json.loads(run("warm", cold, "--json").stdout)
     assert summary["bytes"] >= summary["after"] >= _MOST * summary["bytes"]
     assert [file["path"] for file in summary["files"]] == [f"{cold}.packio", str(cold)]
 

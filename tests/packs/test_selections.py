@@ -10,10 +10,9 @@ import pickle
 import random
 import shutil
 import struct
-import subprocess
-import sys
 from typing import Any
 
+import cli_runs
 import numpy as np
 import pytest
 import queried
@@ -132,10 +131,7 @@ def test_every_command_takes_a_selection(pack: pathlib.Path, tmp_path: pathlib.P
     shutil.copytree(pack, tmp_path / "p")
 
     def run(*words: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "packio", *words], cwd=tmp_path, check=False,
-            capture_output=True, text=True, timeout=600,
-        )  # fmt: skip
+        done = cli_runs.run(*words, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

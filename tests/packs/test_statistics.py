@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from cli_runs import run
 
 import packio
 from packio import packing
@@ -57,21 +56,15 @@ def test_statistics_go_into_the_index(
         assert packio.verify(report.out).ok
 
 
-def _run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    code = "import sys; from packio.cli import main; sys.argv[0] = 'packio'; main()"
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 def test_info_measures_and_draws(pack: packio.Pack, tmp_path: pathlib.Path) -> None:
     plot = tmp_path / "x.html"
-    done = _run("info", pack.path, "--stats", "0", "--plot", plot, "--json")
+    done = run("info", pack.path, "--stats", "0", "--plot", plot, "--json")
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
     assert summary["statistics"] == pixel_statistics.measure(pack, None)
     assert sum(summary["labels"]["counts"]) == 25
     assert plot.read_bytes()[:5].lower() == b"<!doc"
-    assert "values 0..1" in _run("info", pack.path, "--stats", "5").stdout
+    assert "values 0..1" in run("info", pack.path, "--stats", "5").stdout
 
 
 def test_a_dry_run_tells_and_writes_nothing(
@@ -87,9 +80,9 @@ def test_a_dry_run_tells_and_writes_nothing(
     assert all(advice.images_per_second > 0 for advice in found.advice)
     with pytest.raises(SourceError):
         packing.dry_run(tmp_path, tmp_path / "x.tar")
-    done = _run("pack", image_folder, tmp_path / "x.tar", "--dry-run")
+    done = run("pack", image_folder, tmp_path / "x.tar", "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "25 images" in done.stdout
     assert "--encode raw --resize exact=224x224" in done.stdout
-    assert json.loads(_run("pack", image_folder, tmp_path / "x.tar", "--dry-run", "--json").stdout)
+    assert json.loads(run("pack", image_folder, tmp_path / "x.tar", "--dry-run", "--json").stdout)
     assert list(tmp_path.iterdir()) == []

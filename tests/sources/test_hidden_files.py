@@ -8,14 +8,14 @@ import pathlib
 import tarfile
 import warnings
 import zipfile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import made
 import pytest
+from cli_runs import run
 from PIL import Image
 
 import packio
-from packio.cli import main
 from packio.errors import SourceError
 
 if TYPE_CHECKING:
@@ -183,18 +183,8 @@ def test_shards_of_a_folder_are_not_their_twins_of_macos(
         assert len(pack) == 1
 
 
-def test_the_command_takes_hidden_files_when_asked(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_takes_hidden_files_when_asked(tmp_path: pathlib.Path) -> None:
     root = _tree(tmp_path / "s", (*GOOD, ".git/1.jpg"))
-
-    def run(*words: str) -> dict[str, Any]:
-        monkeypatch.setattr("sys.argv", ["packio", "pack", str(root), *words, "--json"])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert not ended.value.code
-        found: dict[str, Any] = json.loads(capsys.readouterr().out)
-        return found
-
-    assert run(str(tmp_path / "x.lmdb"))["packed"] == 2
-    assert run(str(tmp_path / "y.lmdb"), "--include-hidden")["packed"] == 3
+    for number, (packed, options) in enumerate(((2, []), (3, ["--include-hidden"]))):
+        done = run("pack", root, tmp_path / f"{number}.lmdb", "--json", *options)
+        assert json.loads(done.stdout)["packed"] == packed

@@ -8,13 +8,13 @@ import pathlib
 import shlex
 import socket
 import subprocess
-import sys
 import tempfile
 from typing import TYPE_CHECKING, Any
 
 import made
 import numpy as np
 import pytest
+from cli_runs import run
 from PIL import Image
 
 import packio
@@ -254,8 +254,7 @@ def test_split_folders_are_refused_with_commands_that_work(tmp_path: pathlib.Pat
     for command in commands:
         program, *arguments = shlex.split(command)
         assert program == "packio"
-        python = [sys.executable, "-c", "from packio.cli import main; main()"]
-        subprocess.run([*python, *arguments], check=True, cwd=tmp_path)
+        assert run(*arguments, cwd=tmp_path).returncode == 0
     assert packio.open(tmp_path / "train.lmdb").classes == ["a", "b"]
     assert packio.open(tmp_path / "val.lmdb").classes == ["a", "b"]
 

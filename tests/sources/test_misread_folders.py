@@ -9,13 +9,13 @@ import shlex
 import zipfile
 from typing import TYPE_CHECKING, Any
 
+import cli_runs
 import made
 import numpy as np
 import pytest
 from PIL import Image
 
 import packio
-from packio.cli import main
 from packio.errors import BadImagesError, SourceError
 
 if TYPE_CHECKING:
@@ -50,17 +50,9 @@ def _numbered(pattern: str, data: bytes, count: int = 12) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> Callable[[str], int]:
+def run(tmp_path: pathlib.Path) -> Callable[[str], int]:
     """Run a command line as a shell would, in the test's folder."""
-
-    def call(command: str) -> int:
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr("sys.argv", shlex.split(command))
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return int(ended.value.code or 0)
-
-    return call
+    return lambda command: cli_runs.run(*shlex.split(command)[1:], cwd=tmp_path).returncode
 
 
 def _commands(message: str) -> list[str]:

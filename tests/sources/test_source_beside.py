@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import fielded
 import made
 import numpy as np
 import pytest
+from cli_runs import run
 
 import packio
 from packio.errors import OptionError
@@ -114,8 +113,8 @@ def test_names_that_are_no_text_have_fields(tmp_path: pathlib.Path) -> None:
 
 def test_the_command_packs_captions(tmp_path: pathlib.Path) -> None:
     root = _folder(tmp_path, made.Asked("flat_folder"), _1_txt=b"one", _2_txt=b"two")
-    command = [sys.executable, "-m", "packio", "pack", str(root), str(tmp_path / "o.tar"), "-q"]
-    subprocess.run([*command, "--field", "caption=.txt:text"], check=True)
+    words = ["pack", root, tmp_path / "o.tar", "-q", "--field", "caption=.txt:text"]
+    assert run(*words).returncode == 0
     ds = packio.PackDataset(tmp_path / "o.tar", fields=("image", "caption"))
     assert [ds[i][1] for i in range(2)] == ["one", "two"]
     np.testing.assert_equal(ds[0][0].shape, (3, 5, 6))

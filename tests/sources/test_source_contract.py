@@ -12,8 +12,6 @@ import io
 import json
 import os
 import pickle
-import subprocess
-import sys
 import tarfile
 import zipfile
 from typing import TYPE_CHECKING, Any
@@ -21,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import made
 import numpy as np
 import pytest
+from cli_runs import run
 from PIL import Image, features
 
 import packio
@@ -496,10 +495,7 @@ def test_the_command_line_takes_fields(tmp_path: pathlib.Path) -> None:
         ("latent=latent_path:sound", "'sound' is no kind of field"),
         ("latent", "expected NAME=COLUMN:KIND"),
     ):
-        command = ["pack", str(case.what), str(tmp_path / "o.lmdb"), "--field", given]
-        done = subprocess.run(
-            [sys.executable, "-m", "packio", *command], capture_output=True, text=True, check=False
-        )
+        done = run("pack", case.what, tmp_path / "o.lmdb", "--field", given)
         assert done.returncode == 2
         assert told in done.stderr
 

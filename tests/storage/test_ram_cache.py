@@ -13,6 +13,7 @@ import tempfile
 import time
 from typing import TYPE_CHECKING, Any
 
+import long
 import numpy as np
 import pytest
 import torch
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from object_store import Proxy
 
-START_METHODS = ["fork", "spawn", "forkserver"]
 FORK = multiprocessing.get_context("fork")
 
 
@@ -72,7 +72,7 @@ def _expected(path: pathlib.Path) -> torch.Tensor:
     return torch.stack([ds[i][0] for i in range(len(ds))])
 
 
-@pytest.mark.parametrize("method", START_METHODS)
+@pytest.mark.parametrize("method", long.after(2, ("fork", "spawn", "forkserver")))
 def test_workers_and_parent_share_what_was_read(pack: pathlib.Path, method: str) -> None:
     expected = _expected(pack)
     ds = _dataset(pack)
@@ -318,8 +318,12 @@ if __name__ == "__main__":
 
 @needs_mounts
 @pytest.mark.parametrize(
-    ("method", "how"), [("fork", "memfd"), ("spawn", "memfd"), ("fork", "no memfd")]
-)
+    ("method", "how"),
+    [
+        ("fork", "memfd"), pytest.param("spawn", "memfd", marks=pytest.mark.long),
+        ("fork", "no memfd"),
+    ],
+)  # fmt: skip
 def test_little_shared_memory_is_enough_and_stays_clean_after_a_kill(
     tmp_path: pathlib.Path, method: str, how: str
 ) -> None:

@@ -91,26 +91,26 @@ def test_the_bytes_do_not_depend_on_how_records_are_handed_over(
 
 
 _WRITES = """
-import sys
-from pathlib import Path
-import one_file as t
-for name, kind in t.KINDS.items():
-    t.write(kind.form, Path(sys.argv[1], f"{name}-full"), t.full(500))
-    t.write(kind.form, Path(sys.argv[1], f"{name}-large"), t.records([9000] * 500))
+for name, kind in one_file.KINDS.items():
+    one_file.write(kind.form, folder / f"{name}-full", one_file.full(500))
+    one_file.write(kind.form, folder / f"{name}-large", one_file.records([9000] * 500))
 """
 
 
 def test_two_processes_write_the_same_bytes_at_different_times(tmp_path: Path) -> None:
-    for i, filler in enumerate(("85", "170")):  # glibc fills what malloc gives, and frees, with it
-        (tmp_path / f"{i}").mkdir()
-        one_file.in_a_process(
-            _WRITES, tmp_path / f"{i}", MALLOC_PERTURB_=filler, PYTHONHASHSEED=str(i),
-            PYTHONPATH=":".join([*made.FOLDERS, str(Path(packio.__file__).parents[1])]),
-        )  # fmt: skip
-        time.sleep(1.1 - i)  # time stamps would be of seconds
-    for name in os.listdir(tmp_path / "0"):
-        assert (tmp_path / "0" / name).read_bytes() == (tmp_path / "1" / name).read_bytes()
-    assert len(os.listdir(tmp_path / "1")) == 4
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+    exec(_WRITES, {"one_file": one_file, "folder": tmp_path / "here"})  # noqa: S102 (our own code)
+    time.sleep(1.1)  # time stamps would be of seconds
+    one_file.in_a_process(
+        f"import one_file, pathlib, sys\nfolder = pathlib.Path(sys.argv[1])\n{_WRITES}",
+        tmp_path / "there", PYTHONHASHSEED="1",
+        MALLOC_PERTURB_="170",  # glibc fills what malloc gives, and frees, with it
+        PYTHONPATH=":".join([*made.FOLDERS, str(Path(packio.__file__).parents[1])]),
+    )  # fmt: skip
+    for name in os.listdir(tmp_path / "here"):
+        assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes()
+    assert len(os.listdir(tmp_path / "there")) == 4
 
 
 @_KINDS

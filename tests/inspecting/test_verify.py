@@ -83,14 +83,25 @@ class Packed(NamedTuple):
         return sorted(p for p in self.root.rglob("*") if p.is_file())
 
 
+_MADE: dict[tuple[Any, ...], dict[str, bytes]] = {}  # the files of a pack
+
+
 def packed(name: str, out: Path, given: list[Sample] | None = None, **options: Any) -> Packed:
-    """Make a pack in a folder of its own."""
+    """Make a pack in a folder of its own; one of the usual samples once, then it is copied."""
     out.mkdir(parents=True)
     path = out / f"pack{registry.load('formats', name).caps.suffixes[0]}"
+    files = _MADE.setdefault((name, *options.items()), {}) if given is None else {}
+    for file, data in files.items():
+        (out / file).parent.mkdir(parents=True, exist_ok=True)
+        (out / file).write_bytes(data)
     try:
-        packio.pack(samples() if given is None else given, path, **options)
+        if not files:
+            packio.pack(samples() if given is None else given, path, **options)
     except MissingPackageError as error:
         pytest.skip(str(error))
+    if given is None and not files:
+        found = (p for p in out.rglob("*") if p.is_file())
+        files.update({str(p.relative_to(out)): p.read_bytes() for p in found})
     index = packio.open(path).index_file
     values = []
     for field in index.fields:

@@ -167,16 +167,14 @@ def test_late_names_of_a_network_file_system_are_awaited(
 
 
 def test_a_node_without_packio_is_an_error_before_packing(
-    cluster: ray_nodes.Nodes, source: pathlib.Path, tmp_path: pathlib.Path
+    source: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    """Of another packio, too, as far as it lacks what this packio asks of nodes.
-
-    The last test of the cluster, for the node stays in it.
-    """
+    """Of another packio, too, as far as it lacks what this packio asks of nodes."""
     inside = pathlib.Path(packio.__file__).parent / "packing"
-    cluster.add_apart(f"mount -t tmpfs none {inside}")
-    with pytest.raises(ReadError, match=r"a node of the Ray cluster") as raised:
-        packio.pack(source, tmp_path / "x.tar", engine=f"ray:{cluster.address}")
+    with ray_nodes.cluster() as nodes:
+        nodes.add_apart(f"mount -t tmpfs none {inside}")
+        with pytest.raises(ReadError, match=r"a node of the Ray cluster") as raised:
+            packio.pack(source, tmp_path / "x.tar", engine=f"ray:{nodes.address}")
     assert "packio.packing" in str(raised.value)
 
 

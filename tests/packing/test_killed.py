@@ -45,7 +45,7 @@ def _remove_all(folder: Path) -> None:
     long.after(
         2,
         [
-            (".lmdb", True, 4), (".tar", False, 6), (".lmdb", True, 1), (".tar", False, 1),
+            (".lmdb", True, 6), (".tar", False, 8), (".lmdb", True, 1), (".tar", False, 1),
             (".tar", True, 1), (".rec", False, 1),
         ],
     ),

@@ -104,21 +104,21 @@ def test_splits_of_one_sample_at_a_time_have_their_shares(tmp_path: pathlib.Path
     shares = {"train": 0.6, "val": 0.4}
     packio.pack(source, out, shard_size=10**6, split=shares)
     before = [packio.open(out).split_of(i) for i in range(10)]
-    for i in range(10, 40):
+    for i in range(10, 24):
         _write(source, range(i, i + 1))
         packio.append(out, source)
     pack = packio.open(out)
-    drawn = {pack.key(i): pack.split_of(i) for i in range(10, 40)}
+    drawn = {pack.key(i): pack.split_of(i) for i in range(10, 24)}
     assert [pack.split_of(i) for i in range(10)] == before
-    assert 8 <= Counter(drawn.values())["train"] <= 27
+    assert 3 <= Counter(drawn.values())["train"] <= 13
     both = tmp_path / "y.tar"  # all at once: each sample has the same split
     shutil.rmtree(source)
     _write(source, range(10))
     packio.pack(source, both, shard_size=10**6, split=shares)
-    _write(source, range(10, 40))
+    _write(source, range(10, 24))
     packio.append(both, source)
     again = packio.open(both)
-    assert {again.key(i): again.split_of(i) for i in range(10, 40)} == drawn
+    assert {again.key(i): again.split_of(i) for i in range(10, 24)} == drawn
 
 
 def _write(source: pathlib.Path, numbers: range) -> None:

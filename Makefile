@@ -11,6 +11,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 # A file of tests a process; more processes than two cores, since many tests wait for others.
 PYTEST_ARGS ?= -n 4 --dist loadfile
+# pytest rewrites the asserts of the tests, half of what collecting them takes: kept for the next run.
+KEEPING := PYTHONDONTWRITEBYTECODE=
 # Readers of versions that people still have, each in a folder of its own: tests/formats/test_old_readers.py.
 OLD := lmdb==1.6.2 lmdb==2.3.0 webdataset==0.2.111
 
@@ -66,10 +68,10 @@ demo: demo/.images
 	@$(BIN)/python tools/demo.py demo/images.lmdb
 
 test: $(VENV)/.dev $(VENV)/.system
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(KEEPING) $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-long: $(VENV)/.dev $(VENV)/.system
-	@$(BIN)/python -m pytest $(PYTEST_ARGS) -m long
+	@$(KEEPING) $(BIN)/python -m pytest $(PYTEST_ARGS) -m long
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check
@@ -86,3 +88,4 @@ docs: $(VENV)/.dev
 
 clean:
 	rm -rf $(VENV) demo build dist packio.egg-info packio/images/native/_core.so .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache
+	find benchmarks examples packio tests tools -name __pycache__ -prune -exec rm -rf {} +

@@ -10,19 +10,17 @@ from typing import Any
 
 import torch
 
-from packio.batches.framing import Settings
+from packio.datasets.pack_dataset import PackDataset
 from packio.errors import OptionError
-from packio.images.decoders import MAX_PIXELS, Decoder
+from packio.images.decoders import MAX_PIXELS
 from packio.images.geometry import Geometry
 from packio.loading.cursor import ResumableLoader, make_cursor
 from packio.loading.dali.pipelines import Feeder, Options, Runner, import_dali
 from packio.loading.devices import Preparation
 from packio.loading.prefetching import prefetch
 from packio.loading.samplers import DefaultSampler
-from packio.packs import opening
 from packio.packs.opening import Pack
 from packio.system import processors
-from packio.system.threads import Threads
 
 __all__ = ["DaliLoader"]
 
@@ -107,7 +105,12 @@ class DaliLoader(ResumableLoader):
         self.device: torch.device = _device(device)
         _check_options({**locals(), "device": self.device})
         import_dali()  # raises now if DALI is not installed
-        self.pack: Pack = pack if isinstance(pack, Pack) else opening.open(pack)
+        dataset = PackDataset(
+            pack, crop=crop, hflip=hflip, vflip=vflip, fields="image", threads=threads, seed=seed,
+            split=split, on_error=on_error, exif_orientation=exif_orientation,
+            max_pixels=max_pixels,
+        )  # fmt: skip
+        self.pack: Pack = dataset.pack
         self.replaced = 0
         count = processors.share() if threads == "auto" else int(threads)
         last = memory_format == torch.channels_last
@@ -115,18 +118,11 @@ class DaliLoader(ResumableLoader):
         options = Options(batch_size, count, gpu, crop, exif_orientation, last, hw_decoder_load)
         self._prepare, self._last = Preparation(dtype, memory_format, normalize), last
         self._stream: Any = None  # a torch.cuda.Stream, once there is one
-        chosen = None if split is None else self.pack.split(split)
         sampler = DefaultSampler(
-            len(self.pack) if chosen is None else len(chosen), order_seed, lambda: self.seed,
-            rank=rank, world_size=world_size, drop_last=drop_last, shuffle=shuffle,
+            len(dataset), order_seed, lambda: self.seed, rank=rank, world_size=world_size,
+            drop_last=drop_last, shuffle=shuffle,
         )  # fmt: skip
-        recipe = Settings(
-            (crop,), hflip, vflip, Decoder("auto", "RGB", max_pixels=max_pixels), exif_orientation
-        )
-        self._feeder = Feeder(
-            self.pack, recipe, chosen, seed, Threads(count) if count > 1 else None,
-            skip=on_error == "skip",
-        )  # fmt: skip
+        self._feeder = Feeder(dataset, count)
         batches = torch.utils.data.BatchSampler(sampler, batch_size, drop_last)
         self._cursor = make_cursor(self._feeder, sampler, batches)
         self._runner = Runner(options, functools.partial(self._feeder, settle=True))
@@ -201,25 +197,12 @@ def _device(wanted: torch.device | str) -> torch.device:
 
 
 def _check_options(given: dict[str, Any]) -> None:
-    load, threads = given["hw_decoder_load"], given["threads"]
-    problems = {
-        **{
-            f"{name}={given[name]}: expected at least 1": given[name] < 1
-            for name in ("batch_size", "prefetch_factor")
-        },
-        f"threads={threads!r}: expected 'auto' or an int of at least 1": (
-            threads != "auto" and (not isinstance(threads, int) or threads < 1)
-        ),
-        f"on_error={given['on_error']!r}: expected 'raise' or 'skip'": (
-            given["on_error"] not in ("raise", "skip")
-        ),
-        "hw_decoder_load= needs a GPU": load is not None and given["device"].type != "cuda",
-        f"hw_decoder_load={load}: expected 0..1": load is not None and not 0 <= load <= 1,
-        **{
-            f"{name}={given[name]!r}: expected a probability, 0..1": not 0 <= given[name] <= 1
-            for name in ("hflip", "vflip")
-        },
-    }
-    for problem, there in problems.items():
-        if there:
-            raise OptionError(problem)
+    """Check what the dataset does not."""
+    load = given["hw_decoder_load"]
+    for name in ("batch_size", "prefetch_factor"):
+        if given[name] < 1:
+            raise OptionError(f"{name}={given[name]}: expected at least 1")
+    if load is not None and given["device"].type != "cuda":
+        raise OptionError("hw_decoder_load= needs a GPU")
+    if load is not None and not 0 <= load <= 1:
+        raise OptionError(f"hw_decoder_load={load}: expected 0..1")

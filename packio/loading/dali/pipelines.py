@@ -12,6 +12,8 @@ Source: DALI 2.4, operators reference (``fn.decoders.image_slice``,
 ``fn.external_source``, ``fn.resize``, ``fn.slice``).
 """
 
+# ruff: noqa: SLF001 (how a dataset makes its samples: no business of its users)
+
 from __future__ import annotations
 
 import dataclasses
@@ -26,8 +28,9 @@ import numpy as np
 
 from packio import registry
 from packio.batches.columns import make_each
-from packio.batches.framing import Framing, Settings, draw_by_position
-from packio.datasets.shared_state import Seed, SeededMixin
+from packio.batches.framing import Framing, draw_by_position
+from packio.batches.samples import MadeSamples, replace
+from packio.datasets.shared_state import SeededMixin
 from packio.errors import DecodeError, OptionError
 from packio.images import encodings, regions
 from packio.images.encodings import PNG_MAGIC
@@ -41,6 +44,7 @@ from packio.system.threads import Threads
 
 if TYPE_CHECKING:
     from packio.batches.draws import PositionedIndex
+    from packio.datasets.pack_dataset import PackDataset
     from packio.images.frames import Box, Placement
 
 _TRAILER = 64  # bytes at the end that must have the end mark; some cameras add bytes behind it
@@ -71,26 +75,20 @@ class DaliBatch(NamedTuple):
 
 
 class Feeder(SeededMixin):
-    """Makes batches for DALI."""
+    """Makes batches of a dataset for DALI."""
 
-    def __init__(
-        self, pack: Pack, recipe: Settings, chosen: np.ndarray | None, seed: int | None,
-        threads: Threads | None, *, skip: bool,
-    ) -> None:  # fmt: skip
-        self.seeded = seed is not None
-        self._pack, self._recipe, self._chosen, self._seed = pack, recipe, chosen, Seed(seed)
-        self._threads, self._skip = threads, skip
+    def __init__(self, dataset: PackDataset, threads: int) -> None:
+        self._seed, self.seeded, self._dataset = dataset._seed, dataset.seeded, dataset
+        self._pack, self._settings = dataset.pack, dataset._settings
+        self._threads = Threads(threads) if threads > 1 else None
         self._ours: set[int] = set()  # samples that DALI failed on, which packio decodes
 
     def __call__(self, indices: list[int], *, settle: bool = False) -> DaliBatch:
-        """Make a batch."""
         drawn = cast("list[PositionedIndex]", indices)
-        positions = np.array(indices, np.int64)
-        if self._chosen is not None:
-            positions = self._chosen[positions]
+        positions = self._dataset._positions(indices)
         rows = self._pack.rows(positions)
         draw = draw_by_position(self.seed, drawn[0].epoch, [i.position for i in drawn])
-        plan, pack = Framing.draw(self._recipe, rows, draw), self._pack.prefetch({IMAGE: rows})
+        plan, pack = Framing.draw(self._settings, rows, draw), self._pack.prefetch({IMAGE: rows})
         data = [np.empty(0, np.uint8)] * len(rows)
         places = np.zeros((len(rows), 12), np.int32)
 
@@ -101,12 +99,11 @@ class Feeder(SeededMixin):
         errors = make_each(rows, work, self._threads)
         if settle:
             self._ours.update(rows[slot].position for slot in errors or range(len(rows)))
-        if errors and (not self._skip or len(errors) == len(rows)):
+        is_skipping = self._dataset._options["on_error"] == "skip"
+        if errors and (not is_skipping or len(errors) == len(rows)):
             raise errors[min(errors)]
-        for slot in sorted(errors):
-            good = next(i % len(rows) for i in range(slot, 2 * len(rows))
-                        if i % len(rows) not in errors)  # fmt: skip
-            positions[slot], data[slot], places[slot] = positions[good], data[good], places[good]
+        columns: Any = {"positions": [positions], "data": [data], "places": [places]}
+        replace(MadeSamples(columns, errors))
         found = [errors[slot] for slot in sorted(errors)]
         return DaliBatch(indices, positions, data, places, found, settle)
 
@@ -118,7 +115,7 @@ class Feeder(SeededMixin):
         # DALI resizes whole frames
         wanted = regions.compute_need(place, row.height, row.width, "nearest", fast=False)
         frame = wanted.frame
-        ours, most = settle or row.position in self._ours, self._recipe.decoder.max_pixels
+        ours, most = settle or row.position in self._ours, self._settings.decoder.max_pixels
         with pack.naming(row):
             if ours or not _is_plain(data, row) or row.height * row.width > most:
                 data, box = self._decoded(data, row, wanted)
@@ -128,7 +125,7 @@ class Feeder(SeededMixin):
 
     def _decoded(self, data: bytes, row: Row, wanted: Need) -> tuple[bytes, Box]:
         """Decode the part of an image that its box needs; return a PNM, whose box is all of it."""
-        part = regions.decode(self._recipe.decoder, data, row, [wanted])
+        part = regions.decode(self._settings.decoder, data, row, [wanted])
         pixels = orient(regions.cut_box(part.pixels, wanted), wanted.orientation)
         height, width = pixels.shape[:2]
         return b"P6 %d %d 255\n" % (width, height) + pixels.tobytes(), (0, 0, height, width)

@@ -18,8 +18,6 @@ from packio.sample.fields import PIXELS
 from packio.sample.record import IMAGE, MASK
 
 _BY_NAME = {"boxes": "bboxes"}  # albumentations' names, where they are not ours
-
-
 _MOVING = re.compile(
     "Flip|Crop|Rotat|Affine|Perspective|Elastic|Resize|Zoom|Shear|Pad|Transpose|ScaleJitter|Shortest"
     "Size|OpticalDistort|GridDistort|RandAugment|AutoAugment|TrivialAugment|AugMix"
@@ -64,7 +62,8 @@ def transform_sample(
         each = transform if isinstance(transform, (list, tuple)) else [transform] * len(views)
         if len(each) != len(views):
             raise TransformError(f"{len(each)} transforms for {len(views)} views of an image")
-        images = tuple([_apply(one, view) for one, view in zip(each, views, strict=True)])
+        made = [_apply(one, {IMAGE: view})[0] for one, view in zip(each, views, strict=True)]
+        images = tuple(map(_contiguous, made))
         values[IMAGE] = images if isinstance(image, tuple) else images[0]
     if target_transform is not None and "label" in values:
         label = values["label"]
@@ -78,14 +77,18 @@ def transform_sample(
     return values
 
 
-def _apply(transform: Callable[..., Any], image: Any) -> Any:
-    """Apply a transform, albumentations' too, to an image; the result is contiguous."""
+def _apply(transform: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+    """Call a transform, albumentations' too, with some values: it returns as many."""
     try:
-        if _is_albumentations(transform):
-            return _contiguous(transform(image=image)["image"])
-        return _contiguous(transform(image))
+        if type(transform).__module__.partition(".")[0] == "albumentations":
+            given = {_BY_NAME.get(name, name): value for name, value in values.items()}
+            results = transform(**given)
+            return [results[name] for name in given]
+        results = transform(*values.values())
     except Exception as error:
-        raise TransformError(_explanation(transform, image, error)) from error
+        first = next(iter(values.values()))
+        raise TransformError(_explanation(transform, first, error)) from error
+    return [results] if len(values) == 1 else results
 
 
 def _contiguous(value: Any) -> Any:
@@ -98,20 +101,12 @@ def _contiguous(value: Any) -> Any:
 def _joint(
     transforms: Callable[..., Any], values: Mapping[str, Any], kinds: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Apply transforms to the values of `joint_names`; results are contiguous."""
-    names = joint_names(values, kinds)
-    results: Any
-    given = _as_tv_tensors({name: values[name] for name in names}, kinds)
-    try:
-        if _is_albumentations(transforms):
-            theirs = [_BY_NAME.get(name, name) for name in names]
-            by_name = transforms(**dict(zip(theirs, given.values(), strict=True)))
-            results = [by_name[name] for name in theirs]
-        else:
-            results = transforms(*given.values())
-            results = [results] if len(names) == 1 else results
-    except Exception as error:
-        raise TransformError(_explanation(transforms, given[names[0]], error)) from error
+    """Apply transforms to image, masks, boxes and label of a sample; results are contiguous."""
+    pixels = [name for name in values if kinds.get(name) in PIXELS]
+    boxes = [name for name in values if kinds.get(name) == BOXES]
+    order = (IMAGE, MASK, *pixels, "boxes", LABELS, *boxes, "label")
+    names = [name for name in dict.fromkeys(order) if name in values]
+    results = _apply(transforms, _as_tv_tensors({name: values[name] for name in names}, kinds))
     if not isinstance(results, (tuple, list)) or len(results) != len(names):
         raise TransformError(
             f"the transforms {_name(transforms)} returned {type(results).__name__}; "
@@ -121,23 +116,11 @@ def _joint(
     return dict(zip(names, map(_contiguous, plain), strict=True))
 
 
-def _is_albumentations(transform: Any) -> bool:
-    return type(transform).__module__.partition(".")[0] == "albumentations"
-
-
-def joint_names(values: Iterable[str], kinds: Mapping[str, str]) -> list[str]:
-    """What joint transforms are called with, in order, as far as a sample has it."""
-    names = list(values)
-    pixels = [name for name in names if kinds.get(name) in PIXELS]
-    boxes = [name for name in names if kinds.get(name) == BOXES]
-    order = (IMAGE, MASK, *pixels, "boxes", LABELS, *boxes, "label")
-    return [name for name in dict.fromkeys(order) if name in names]
-
-
 def _as_tv_tensors(values: dict[str, Any], kinds: Mapping[str, str]) -> dict[str, Any]:
     """Wrap tensors so that torchvision's transforms know their kinds, if torchvision is there."""
-    tv = _tv_tensors()
-    if tv is None:
+    try:
+        import torchvision.tv_tensors as tv
+    except (ImportError, OSError, RuntimeError):  # not there, or not of this torch's build
         return values
     wrapped, size = dict(values), None
     for name, value in values.items():
@@ -147,14 +130,6 @@ def _as_tv_tensors(values: dict[str, Any], kinds: Mapping[str, str]) -> dict[str
     if isinstance(boxes := values.get("boxes"), torch.Tensor) and size is not None:
         wrapped["boxes"] = tv.BoundingBoxes(boxes, format="XYXY", canvas_size=size)
     return wrapped
-
-
-def _tv_tensors() -> Any:
-    try:
-        import torchvision.tv_tensors
-    except (ImportError, OSError, RuntimeError):  # not there, or not of this torch's build
-        return None
-    return torchvision.tv_tensors
 
 
 def _name(transform: Any) -> str:

@@ -90,6 +90,7 @@ class BucketSampler(Order[list[PositionedIndex]]):
     """
 
     yields_batches = True
+    _options = ("sizes", "batch_size", "seed", "leftovers", "drop_small", "shuffle")
     _first_chunk = 1
 
     def __init__(
@@ -133,7 +134,6 @@ class BucketSampler(Order[list[PositionedIndex]]):
 
     @property
     def order(self) -> dict[str, Any]:
-        """What the order depends on, beside the epoch."""
         return {
             **super().order, "batch_size": self.batch_size, "buckets": self._found.digest,
             "leftovers": self.leftovers, "shuffle": self.shuffle,
@@ -145,14 +145,10 @@ class BucketSampler(Order[list[PositionedIndex]]):
     def of_order(
         cls, order: Mapping[str, Any], data: Any, *, drop_last: bool = False
     ) -> BucketSampler:
-        """Make the sampler of an order; see `Order.of_order`. Leftovers say drop_last."""
-        del drop_last
-        return cls(
-            data, [(height, width) for height, width in order["sizes"]],
-            batch_size=order["batch_size"], seed=order["seed"], leftovers=order["leftovers"],
-            drop_small=order["drop_small"], same_size=order["same_size"] is not None,
-            shuffle=order["shuffle"], rank=0, world_size=order["same_size"] or 1,
-        ).check({**order, "epoch": 0, "consumed": 0})  # fmt: skip
+        del drop_last  # leftovers say it
+        ranks, given = order["same_size"], {name: order[name] for name in cls._options}
+        made = cls(data, **given, same_size=ranks is not None, rank=0, world_size=ranks or 1)
+        return made.check({**order, "epoch": 0, "consumed": 0})
 
     @property
     def left_out(self) -> dict[str, int]:
@@ -166,11 +162,9 @@ class BucketSampler(Order[list[PositionedIndex]]):
         return {"small": self._found.small, "leftovers": leftovers}
 
     def end_of(self, epoch: int) -> int:
-        """Position where an epoch ends."""
         return int(self._blocks_of(epoch).sum()) * self._batches_of_block
 
     def start_of(self, epoch: int, world_size: int) -> int:
-        """First position of an epoch that no other epoch precedes in this process."""
         return -(self._batches_before(epoch) % world_size)
 
     def _start_after(self, part: EpochSlice) -> int | None:
@@ -179,14 +173,12 @@ class BucketSampler(Order[list[PositionedIndex]]):
         return part.count_consumed(part.steps) - self.end_of(part.epoch)
 
     def check(self: Self, state: Mapping[str, Any]) -> Self:
-        """Refuse a state that belongs to another order; return the sampler."""
         super().check(state)
         if state["consumed"] < -self._batches_before(state["epoch"]):
             raise OptionError(f"consumed={state['consumed']}: no such batch before the epoch")
         return self
 
     def walk(self, part: EpochSlice) -> Iterator[list[PositionedIndex]]:
-        """Yield the batches of a slice."""
         if self.leftovers == "drop" and self.count and not part.steps and part.start <= 0:
             warnings.warn(
                 f"the epoch has no batch: the largest bucket has {int(self._counts.max()):,} "

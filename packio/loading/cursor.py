@@ -133,8 +133,7 @@ class Cursor:
 
     def _asked_now(self) -> Any:
         """The epoch that the user set in the dataset last, in a list; another list each time."""
-        ours = isinstance(self._dataset, Dataset)
-        return self._dataset._tally.asked if ours else None  # noqa: SLF001 (no business of a dataset's user)
+        return getattr(getattr(self._dataset, "_tally", None), "asked", None)
 
     def begin(self) -> Epoch:
         """Begin the next epoch, or the rest of the epoch that was loaded."""
@@ -213,7 +212,14 @@ class Cursor:
                 "batch_size, or drop_last=False",
                 stacklevel=4,
             )
-        steps.warn_if_beyond(self._left_out, now, self._sampler.end_of(part.epoch))
+        total = now.step_at(self._sampler.end_of(part.epoch))
+        for span in self._left_out:
+            if span.epoch == part.epoch and span.first >= total:
+                warnings.warn(
+                    f"skip={tuple(span)}: epoch {span.epoch} has {total} steps, 0 to {total - 1}; "
+                    "steps are counted from 0 in each epoch",
+                    stacklevel=4,
+                )
         return epoch
 
     def _state(self, running: Epoch | None) -> dict[str, Any]:
@@ -252,8 +258,7 @@ class ForeignCursor(Cursor):
         within = getattr(batches, "sampler", None)
         self._parts = list({id(p): p for p in (sampler, batches, within) if p is not None}.values())
         found = [v for part in self._parts for v in getattr(part, "__dict__", {}).values()]
-        generators = [v for v in found if isinstance(v, torch.Generator)]
-        self._generators = list({id(g): g for g in generators}.values())
+        self._generators = list(dict.fromkeys(v for v in found if isinstance(v, torch.Generator)))
         self._number = 0
         self._told = getattr(sampler, "epoch", None)  # the epoch that the sampler had last
 
@@ -315,7 +320,6 @@ class ForeignCursor(Cursor):
         return used, itertools.chain(list(itertools.islice(batches, count)), batches)
 
     def _check(self, loaded: dict[str, Any], start: Progress, number: int) -> None:
-        """Check that rank and order are those of the state that was loaded."""
         rank, world_size = ranks.current()
         same = rank == loaded["rank"]
         any_rank = same or isinstance(self._sampler, DistributedSampler)
@@ -410,7 +414,6 @@ def _count(
 
 
 def _hash(before: Any, indices: Sequence[Any]) -> Any:
-    """The hash of more indices."""
     used = before.copy()
     try:
         used.update(np.asarray(indices, "<i8").tobytes())

@@ -337,7 +337,6 @@ def _samples(dataset: Any, indices: list[int]) -> list[Any]:
 
 
 def _check_options(given: dict[str, Any], *, decodes: bool) -> None:
-    """Check the arguments."""
     dataset, iterable = given["dataset"], torch.utils.data.IterableDataset
     kinds = (str, bytes, os.PathLike, Pack, type, iterable)
     if isinstance(dataset, kinds) or not hasattr(dataset, "__getitem__"):

@@ -99,7 +99,6 @@ class ShuffleSampler(Order[PositionedIndex]):
 
     @property
     def order(self) -> dict[str, Any]:
-        """What the order depends on, beside the epoch."""
         shards = None if self._windows is None else self._windows.digest
         mine = {"shuffle": self.shuffle, "window": self.window, "shards": shards}
         order = {**super().order, **mine, **({} if self.even else {"even": False})}
@@ -125,20 +124,15 @@ class DefaultSampler(ShuffleSampler):
 
     def __init__(
         self, data: Sized | int, seed: int | None, alone: Callable[[], int], *, shuffle: bool,
-        even: bool | None = True, rank: int | None = None, world_size: int | None = None,
-        drop_last: bool = False, window: int | None = None,
+        even: bool | None = True, **others: Any,
     ) -> None:  # fmt: skip
-        super().__init__(
-            data, seed or 0, even=even is not False,
-            rank=rank, world_size=world_size, drop_last=drop_last, shuffle=shuffle, window=window,
-        )  # fmt: skip
+        super().__init__(data, seed or 0, even=even is not False, shuffle=shuffle, **others)
         self._alone = alone if seed is None and shuffle else None
         self._warns = even is None and not shuffle
         self._is_far = False  # the loader itself tells what comes next
 
     @property
     def order(self) -> dict[str, Any]:
-        """What the order depends on; that of a `ShuffleSampler` with this seed."""
         self._settle()
         return {**super().order, "sampler": "ShuffleSampler"}
 

@@ -9,7 +9,6 @@ numbers each, so the samples of any earlier step can be computed from the state.
 from __future__ import annotations
 
 import reprlib
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -93,7 +92,6 @@ def add_stretch(
 
 
 def read_stretches(values: Iterable[Sequence[int]]) -> tuple[Stretch, ...]:
-    """Read the stretches of a state."""
     found = tuple(Stretch(*_check_numbers(v, 5, "stretches", least=-_MOST)) for v in values)
     sizes = [min(s.epoch, s.step, s.batch_size - 1, s.world_size - 1, _MOST_RANKS - s.world_size,
                  s.position + s.world_size - 1) for s in found]  # fmt: skip
@@ -162,15 +160,3 @@ def check_size(was: Stretch, spans: Sequence[Span], now: Stretch, step: int) -> 
             f"here steps have {now.samples} (batch size times ranks): keep {was.samples} until "
             "they are passed, or set state['left_out'] = [] and say skip= in steps of this size"
         )
-
-
-def warn_if_beyond(spans: Iterable[Span], now: Stretch, count: int) -> None:
-    """Warn of spans that begin where an epoch of so many samples has ended."""
-    total = now.step_at(count)
-    for span in spans:
-        if span.epoch == now.epoch and span.first >= total:
-            warnings.warn(
-                f"skip={tuple(span)}: epoch {span.epoch} has {total} steps, 0 to {total - 1}; "
-                "steps are counted from 0 in each epoch",
-                stacklevel=4,
-            )

@@ -23,7 +23,7 @@ _PUBLIC = {  # name → module
         "datasets.folders": "FolderDataset",
         "datasets.pack_dataset": "Hdf5Dataset LmdbDataset N5Dataset PackDataset PthDataset "
         "RecordIODataset TarDataset TFRecordDataset ZarrDataset",
-        "datasets.selecting": "select",
+        "datasets.selection": "select",
         "datasets.sizes": "Bucket",
         "errors": "DecodeError IntegrityError PackioError",
         "images.bucketing": "BucketCrop",
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from packio.datasets.pack_dataset import TarDataset as TarDataset
     from packio.datasets.pack_dataset import TFRecordDataset as TFRecordDataset
     from packio.datasets.pack_dataset import ZarrDataset as ZarrDataset
-    from packio.datasets.selecting import select as select
+    from packio.datasets.selection import select as select
     from packio.datasets.sizes import Bucket as Bucket
     from packio.errors import DecodeError as DecodeError
     from packio.errors import IntegrityError as IntegrityError

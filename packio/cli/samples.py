@@ -182,9 +182,9 @@ def select(
 
     Example: packio convert cats.selection cats.tar
     """
-    from packio.datasets import selecting
+    from packio.datasets import selection
 
-    report = selecting.select(pack, expression, out=out, keys_of=keys_of, overwrite=overwrite)
+    report = selection.select(pack, expression, out=out, keys_of=keys_of, overwrite=overwrite)
     if as_json:
         print_json(report)
     elif not quiet:

@@ -82,9 +82,8 @@ class ConcatPacks(Dataset):
         self._fields, self._tally = first._fields, first._tally
         needed = bool({"label", "box_labels"} & {*self._fields.names})
         self._classes, self._moves = _join_classes(packs, labels, needed=needed)
-        output, views = first._options["output"], first._options["views"]
-        several = views is not None
-        self._outputs = Outputs(packs, self._fields, output, several=several, moves=self._moves)
+        self._options = first._options
+        self._outputs = Outputs(packs, self._fields, self._options, self._moves)
         self._ends = np.cumsum([len(d) for d in self.datasets])
         self._order = Positions()
         self._is_random = any(d._is_random for d in self.datasets)
@@ -92,7 +91,6 @@ class ConcatPacks(Dataset):
         self.seeded = first.seeded or seed is not None
         self._guesses = Guesses()
         self._waiting: Threads | None = None  # for the samples of one dataset each
-        self._options = first._options
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -103,7 +101,6 @@ class ConcatPacks(Dataset):
 
     @property
     def classes(self) -> list[str]:
-        """Class names; a label is a position in this list."""
         return self._classes
 
     transform = _of_all("transform")

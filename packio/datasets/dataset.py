@@ -14,7 +14,7 @@ import operator
 import threading
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -26,14 +26,7 @@ from packio.batches.framing import Draw
 from packio.datasets import options, selection
 from packio.datasets.fields import BatchData, Fields, Outputs
 from packio.datasets.lookahead import BatchWithLookahead, Guesses
-from packio.datasets.shared_state import (
-    DECLINED,
-    FALLBACKS,
-    REPLACED,
-    Positions,
-    SeededMixin,
-    Tally,
-)
+from packio.datasets.shared_state import COUNTS, Positions, SeededMixin, Tally
 from packio.datasets.transforms import transform_sample
 from packio.errors import OptionError, PackioError, TransformError
 from packio.images.devices import side_stream
@@ -84,7 +77,7 @@ class Dataset(SeededMixin, torch.utils.data.Dataset[Any]):
 
     @property
     def _parts(self) -> Sequence[PackDataset]:
-        raise NotImplementedError
+        return (cast("PackDataset", self),)
 
     @property
     def classes(self) -> list[str]:
@@ -109,7 +102,8 @@ class Dataset(SeededMixin, torch.utils.data.Dataset[Any]):
     @property
     def decodes_batches(self) -> bool:
         """Whether the decoder decodes many images at once on a device: for `gather`, `Loader`."""
-        return False
+        part = self._parts[0]
+        return part is self and part._settings.decoder.decodes_batches
 
     @property
     def looks_ahead(self) -> bool:
@@ -119,18 +113,17 @@ class Dataset(SeededMixin, torch.utils.data.Dataset[Any]):
     @property
     def replaced(self) -> int:
         """Bad samples replaced so far under on_error="skip", in all workers."""
-        return int(self._totals[REPLACED])
+        return self._totals["replaced"]
 
     @property
     def fallbacks(self) -> int:
         """Images that Pillow decoded because the chosen decoder could not, in all workers."""
-        return int(self._totals[FALLBACKS])
+        return self._totals["fallbacks"]
 
     @property
     def declined(self) -> dict[str, int]:
         """Reason → JPEGs that the native core left to a slower library, in all workers."""
-        counts = self._totals[DECLINED:].tolist()
-        return {reason: count for reason, count in zip(REASONS, counts, strict=True) if count}
+        return {n: count for n, count in self._totals.items() if n in REASONS and count}
 
     @property
     def description(self) -> dict[str, Any]:
@@ -372,9 +365,9 @@ class Dataset(SeededMixin, torch.utils.data.Dataset[Any]):
         return all(part._is_plain for part in self._parts)
 
     @property
-    def _totals(self) -> np.ndarray:
-        totals: np.ndarray = np.sum([part._tally.totals for part in set(self._parts)], axis=0)
-        return totals
+    def _totals(self) -> dict[str, int]:
+        totals = np.sum([part._tally.totals for part in set(self._parts)], axis=0)
+        return dict(zip(COUNTS, totals.tolist(), strict=True))
 
     def _begin_epoch(self, epoch: int) -> None:
         """Draw the random numbers of another epoch, of which a loader has taken note."""
@@ -494,7 +487,7 @@ class Dataset(SeededMixin, torch.utils.data.Dataset[Any]):
                 raise error
         for error, part in bad:
             warnings.warn(f"replaced by another sample of its batch: {error}", stacklevel=4)
-            part._tally.count(replaced=1)
+            part._tally.count(1)
 
     def _look_ahead(self, indices: Sequence[int] | np.ndarray) -> None:
         """Ask for the bytes of a batch, and of those that come later, as far as they are known."""

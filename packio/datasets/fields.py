@@ -189,11 +189,11 @@ class Outputs:
     """Puts the fields that were made of a batch together with the other fields of its samples."""
 
     def __init__(
-        self, packs: Sequence[Pack], fields: Fields, output: str, *, several: bool,
+        self, packs: Sequence[Pack], fields: Fields, options: Mapping[str, Any],
         moves: Sequence[Relabelling] = (),
     ) -> None:  # fmt: skip
         self._packs, self._moves, self._fields = packs, moves, fields
-        self._output, self._several = output, several
+        self._output, self._several = options["output"], options["views"] is not None
         self._starts = [0, *itertools.accumulate(map(len, packs))]
 
     def _split(self, made: BatchData) -> list[tuple[int, np.ndarray, np.ndarray]]:

@@ -22,7 +22,7 @@ import itertools
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -45,10 +45,6 @@ class BatchWithLookahead(list[Any]):
 
     def __reduce__(self) -> tuple[object, ...]:
         return functools.partial(BatchWithLookahead, anew=self.anew), (list(self), self.later)
-
-    def map_indices(self, change: Callable[[Any], Any]) -> BatchWithLookahead:
-        later = [list(map(change, batch)) for batch in self.later]
-        return BatchWithLookahead(map(change, self), later, anew=self.anew)
 
 
 def add_lookahead(batches: Iterator[list[Any]], processes: int) -> Iterator[list[Any]]:
@@ -145,10 +141,10 @@ class PlacedSubset(torch.utils.data.Subset[Any]):
         return self.dataset[self._moved(index)]
 
     def __getitems__(self, indices: list[Any]) -> list[Any]:
+        moved = list(map(self._moved, indices))
         if isinstance(indices, BatchWithLookahead):
-            moved: list[Any] = indices.map_indices(self._moved)
-        else:
-            moved = [self._moved(index) for index in indices]
+            later = [list(map(self._moved, batch)) for batch in indices.later]
+            moved = BatchWithLookahead(moved, later, anew=indices.anew)
         together = getattr(self.dataset, "__getitems__", None)
         return [self.dataset[i] for i in moved] if together is None else list(together(moved))
 

@@ -91,12 +91,13 @@ def check(options: Mapping[str, Any]) -> dict[str, Any]:
     _check_views(options)
     _check_transforms(options)
     views = options["views"]
-    places = {
-        n: p for n in ("path", "index") if isinstance(p := options.get(n), (str, os.PathLike))
-    }
+    parsed = {
+        name: urls.parse(place) for name in ("path", "index")
+        if isinstance(place := options.get(name), (str, os.PathLike))
+    }  # fmt: skip
     return {
         **options,
-        **{n: url for n, p in places.items() if (url := urls.parse(p)) is not None},
+        **{name: url for name, url in parsed.items() if url is not None},
         "crop": accept_crop(options["crop"]),
         "views": None if views is None else tuple(map(accept_crop, views)),
     }
@@ -188,8 +189,7 @@ def describe(options: Mapping[str, Any], digest: str, samples: int) -> dict[str,
 def _describe_crop(crop: Any) -> dict[str, Any] | None:
     if crop is None:
         return None
-    names = [field.name for field in getattr(crop, "__dataclass_fields__", {}).values()]
-    values = {name: getattr(crop, name) for name in names}
+    values = {name: getattr(crop, name) for name in getattr(crop, "__dataclass_fields__", ())}
     plain = {n: list(v) if isinstance(v, tuple) else v for n, v in values.items()}
     return {"name": type(crop).__name__, **plain}
 

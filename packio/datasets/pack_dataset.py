@@ -15,7 +15,7 @@ import torch
 from packio.batches import images, samples
 from packio.batches.framing import Draw, Settings
 from packio.batches.samples import MadeSamples
-from packio.datasets import options, selecting, selection
+from packio.datasets import options, selection
 from packio.datasets.dataset import Dataset
 from packio.datasets.fields import READS, Outputs, Spec, convert, fields_of_pack, scale
 from packio.datasets.lookahead import Guesses
@@ -229,7 +229,7 @@ class PackDataset(Dataset):
         self._decoding: Threads | None = None  # made when first needed
         self._tally = Tally()
         self._is_random = self._settings.is_random
-        self._outputs = Outputs([self.pack], self._fields, output, several=views is not None)
+        self._outputs = Outputs([self.pack], self._fields, self._options)
         self._seed = Seed(seed)
         self.seeded = seed is not None
         self._guesses = Guesses()
@@ -284,11 +284,6 @@ class PackDataset(Dataset):
         """What cache="ram" or local_bytes= keeps: samples, bytes, room, hits and misses of all."""
         return self.pack.ram
 
-    @property
-    def decodes_batches(self) -> bool:
-        """Whether the decoder decodes many images at once on a device: for `gather`, `Loader`."""
-        return self._settings.decoder.decodes_batches
-
     def by_key(self, key: str | bytes) -> Any:
         """The sample with this key, as ``ds[i]``.
 
@@ -331,7 +326,7 @@ class PackDataset(Dataset):
 
     def save_selection(
         self, out: str | os.PathLike[str], *, overwrite: bool = False
-    ) -> selecting.SelectionReport:
+    ) -> selection.SelectionReport:
         """Save which samples these are: a small file that opens as a pack of them.
 
         The samples are then in the order of the pack; see `packio.select`.
@@ -345,13 +340,9 @@ class PackDataset(Dataset):
             OutputExistsError: ``out`` exists.
             CannotCreateError: it cannot be written.
         """
-        return selecting.save(self.pack, self._chosen_positions(), out, overwrite=overwrite)
+        return selection.save(self.pack, self._chosen_positions(), out, overwrite=overwrite)
 
     # ---- as a part of a dataset: of itself, or of a `ConcatPacks` ----
-
-    @property
-    def _parts(self) -> tuple[PackDataset]:
-        return (self,)
 
     @property
     def _is_plain(self) -> bool:
@@ -425,8 +416,7 @@ class PackDataset(Dataset):
         """Add to the tally what has come since the settings had such counts."""
         now = self._settings.counts
         if now != before:
-            fallbacks, *declined = (n - b for n, b in zip(now, before, strict=True))
-            self._tally.count(fallbacks=fallbacks, declined=declined)
+            self._tally.count(0, *(n - b for n, b in zip(now, before, strict=True)))
 
     # A batch of one would take twice as many calls of Python.
 
@@ -460,17 +450,13 @@ class PackDataset(Dataset):
 
     def _make_one(self, row: Row, index: int | None) -> dict[str, list[Any]]:
         """Make the decoded fields of one sample: a value a view, in the form asked for."""
-        before, dtype, output = (
-            self._settings.counts,
-            self._options["dtype"],
-            self._options["output"],
-        )
+        before, output = self._settings.counts, self._options["output"]
         try:
             made = samples.make_one(self.pack, self._settings, row, *self._draw_one(index))
         finally:
             self._count(before)
-        for name in self._images if dtype in options.FLOATS else ():
-            made[name] = [scale(view, dtype) for view in made[name]]
+        for name in self._images if self._options["dtype"] in options.FLOATS else ():
+            made[name] = [scale(view, self._options["dtype"]) for view in made[name]]
         if output == "tensor":
             return made
         kinds = self._fields.kinds

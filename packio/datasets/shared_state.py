@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,8 @@ from packio.errors import OptionError
 from packio.images.native import REASONS
 
 _WORKERS = 128  # DataLoader workers with a column of their own
-_EPOCH, REPLACED, FALLBACKS, _FIRST, _LATER, _WARNED, DECLINED = range(7)  # rows of a tally
+COUNTS = ("replaced", "fallbacks", *REASONS)  # rows of a tally; then come
+_EPOCH, _FIRST, _LATER, _WARNED = range(len(COUNTS), len(COUNTS) + 4)
 
 
 class Seed:
@@ -64,7 +64,7 @@ class Tally:
 
     def __init__(self, epoch: int = 0) -> None:
         self.asked: list[int] = []  # the epoch that the user has set last; another list each time
-        self._cells = torch.zeros(DECLINED + len(REASONS), _WORKERS + 1, dtype=torch.int64)
+        self._cells = torch.zeros(_WARNED + 1, _WORKERS + 1, dtype=torch.int64)
         self._cells.share_memory_()  # type: ignore[no-untyped-call]  # torch's own
         self._cells[_EPOCH, 0] = epoch
 
@@ -80,17 +80,13 @@ class Tally:
 
     @property
     def totals(self) -> np.ndarray:
-        """The counts of all workers, by row: at `REPLACED`, `FALLBACKS`, and from `DECLINED` on."""
-        totals: np.ndarray = self._cells.sum(dim=1).numpy()
+        """The counts of all workers, as `COUNTS` has them."""
+        totals: np.ndarray = self._cells[: len(COUNTS)].sum(dim=1).numpy()
         return totals
 
-    def count(self, *, replaced: int = 0, fallbacks: int = 0, declined: Sequence[int] = ()) -> None:
-        """Add to the counts of this process; ``declined`` is by reason."""
-        column = _column()
-        for reason, number in enumerate(declined):
-            self._cells[DECLINED + reason, column] += number
-        self._cells[REPLACED, column] += replaced
-        self._cells[FALLBACKS, column] += fallbacks
+    def count(self, *numbers: int) -> None:
+        """Add to the first of the counts of this process."""
+        self._cells[: len(numbers), _column()] += torch.tensor(numbers)
 
     def comes_again(self, digest: int) -> bool:
         """Tell, once for all workers, that a batch comes again in the same epoch.

@@ -145,7 +145,8 @@ class BucketSampler(Order[list[PositionedIndex]]):
     def of_order(
         cls, order: Mapping[str, Any], data: Any, *, drop_last: bool = False
     ) -> BucketSampler:
-        del drop_last  # leftovers say it
+        """Make the sampler of an order; see `Order.of_order`. Leftovers say drop_last."""
+        del drop_last
         ranks, given = order["same_size"], {name: order[name] for name in cls._options}
         made = cls(data, **given, same_size=ranks is not None, rank=0, world_size=ranks or 1)
         return made.check({**order, "epoch": 0, "consumed": 0})

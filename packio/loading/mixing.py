@@ -82,6 +82,7 @@ class MixedSampler(Order[PositionedIndex]):
     def of_order(
         cls, order: Mapping[str, Any], data: Any, *, drop_last: bool = False
     ) -> Order[Any]:
+        """Make the sampler of an order; see `Order.of_order`."""
         sizes = [len(n) for n in getattr(data, "datasets", [data])]
         if sizes != list(order["sizes"]):
             raise OptionError(

@@ -200,7 +200,8 @@ class Order(DistributedSampler[Item_co]):
 
         It is smaller than ``batch_size``, or empty, where the epoch ends; no iteration begins.
         """
-        steps = min(batch_size, self._steps(epoch, position, world_size, rank))
+        left = self._steps(epoch, position, world_size, rank) if self.count else 0
+        steps = min(batch_size, left)
         part = EpochSlice(epoch, position, rank, world_size, steps)
         items = self.at(part.positions(0, steps), epoch)
         return list(items[0]) if items and self.yields_batches else items

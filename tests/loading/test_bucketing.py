@@ -430,6 +430,7 @@ def test_no_samples_are_an_empty_epoch() -> None:
         assert list(sampler) == []
         assert len(sampler) == 0
         assert sampler.left_out == {"small": 0, "leftovers": 0}
+        assert sampler.batch_at(0, -1, 4, rank=0, world_size=2) == []  # as a forged state says
         few = _sampler(Sized([(20, 20)] * 3), 8, leftovers=leftovers)
         counts = [len(list(few)) for _ in range(8)]
         assert (

@@ -43,14 +43,13 @@ class Fields:
                 f'fields={spec!r}: expected a name, a tuple, as ("image", "label"), or '
                 "{name: field}"
             )
-        self._is_bare = isinstance(spec, str)
-        self._outs = tuple(spec) if isinstance(spec, Mapping) else None  # the keys of a dict
-        parts = spec.values() if isinstance(spec, Mapping) else [spec] if self._is_bare else spec
-        self._parts: tuple[Any, ...] = tuple(parts)  # a name, or a dict
-        inner = [name for part in self._parts if isinstance(part, Mapping)
-                 for name in part.values()]  # fmt: skip
+        self._is_bare, self._is_dict = isinstance(spec, str), isinstance(spec, Mapping)
+        given = spec if isinstance(spec, Mapping) else enumerate([spec] if self._is_bare else spec)
+        self._parts: dict[Any, Any] = dict(given)  # place or key → a name, or a dict
+        nested = [part for part in self._parts.values() if isinstance(part, Mapping)]
+        inner = [name for part in nested for name in part.values()]
         self.names: tuple[str, ...] = tuple(
-            name for part in self._parts
+            name for part in self._parts.values()
             for name in (part.values() if isinstance(part, Mapping) else [part])
         )  # fmt: skip
         if not all(isinstance(name, str) for name in self.names) or IMAGE in inner:
@@ -69,8 +68,7 @@ class Fields:
     def image_places(self) -> tuple[int | str, ...] | None:
         if self._is_bare:
             return None
-        outs: Sequence[int | str] = range(len(self.names)) if self._outs is None else self._outs
-        return tuple(o for o, part in zip(outs, self._parts, strict=True) if part == IMAGE)
+        return tuple(place for place, part in self._parts.items() if part == IMAGE)
 
     def assemble(self, values: Mapping[str, Any]) -> Any:
         """Put one value of each field into the shape asked for."""
@@ -78,17 +76,17 @@ class Fields:
             return values[self.names[0]]
         each = [
             values[part] if isinstance(part, str) else {o: values[n] for o, n in part.items()}
-            for part in self._parts
+            for part in self._parts.values()
         ]
-        return tuple(each) if self._outs is None else dict(zip(self._outs, each, strict=True))
+        return dict(zip(self._parts, each, strict=True)) if self._is_dict else tuple(each)
 
     def batch(self, values: Mapping[str, Any]) -> Any:
         """Put one batched value of each field into the shape that default_collate gives."""
         batch = self.assemble(values)
-        if self._is_bare or self._outs is not None:
+        if self._is_bare or self._is_dict:
             return batch
-        return [tuple(value) if part == "key" else value
-                for part, value in zip(self._parts, batch, strict=True)]  # fmt: skip
+        return [tuple(value) if self._parts[place] == "key" else value
+                for place, value in enumerate(batch)]  # fmt: skip
 
     def samples(self, columns: Mapping[str, Sequence[Any]]) -> list[Any]:
         """Turn columns of N values each into N samples of the shape asked for."""
@@ -97,9 +95,9 @@ class Fields:
         rows = zip(*(columns[name] for name in self.names), strict=True)
         if self._nests:
             return [self.assemble(dict(zip(self.names, row, strict=True))) for row in rows]
-        if self._outs is None:
+        if not self._is_dict:
             return list(rows)
-        return [dict(zip(self._outs, row, strict=True)) for row in rows]
+        return [dict(zip(self._parts, row, strict=True)) for row in rows]
 
 
 def fields_of_pack(spec: Spec | None, pack: Pack) -> Fields:

@@ -264,15 +264,13 @@ def read_positions(table: Any, pack: opening.Pack, chosen: np.ndarray | None) ->
     positions = _find_positions(_arrow(table), pack)
     if chosen is None:
         return positions
-    order = np.argsort(chosen, kind="stable")
-    places = np.searchsorted(chosen, positions, sorter=order)
-    inside = places < len(chosen)
-    indices: np.ndarray = order[np.where(inside, places, 0)] if len(chosen) else positions * 0
-    inside &= (chosen[indices] == positions) if len(chosen) else False
-    if not inside.all():
+    index_of = np.full(len(pack), -1)
+    index_of[chosen[::-1]] = np.arange(len(chosen))[::-1]  # the first one, where there are several
+    indices: np.ndarray = index_of[positions]
+    if outside := np.count_nonzero(indices < 0):
         raise OptionError(
-            f"subset: {np.count_nonzero(~inside)} of {len(positions)} samples in the table are not "
-            f"in this part of {pack.path}; take the whole dataset, or samples of the part only"
+            f"subset: {outside} of {len(positions)} samples in the table are not in this part of "
+            f"{pack.path}; take the whole dataset, or samples of the part only"
         )
     return indices
 

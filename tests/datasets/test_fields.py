@@ -201,3 +201,11 @@ def test_arrays_that_a_transform_mirrors_become_a_batch(pack: Path, name: str) -
     mirrored = plain.with_options(**{name: lambda image: image[:, ::-1]})
     (ours,), (theirs,) = (next(iter(packio.Loader(ds, 3))) for ds in (plain, mirrored))
     assert torch.equal(theirs, ours.flip(2))
+
+
+def test_the_image_is_where_it_is_beside_a_dict_of_fields(pack: Path) -> None:
+    fields = ({"seg": "mask", "k": "key"}, "image")
+    ds = packio.PackDataset(pack, fields=fields, crop=packio.CenterCrop(10))
+    assert ds.image_places == (1,)
+    target, image = next(iter(packio.Loader(ds, 2, device="cpu", dtype=torch.float32)))
+    assert (image.dtype, target["k"]) == (torch.float32, ["00.png", "01.png"])

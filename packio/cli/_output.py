@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from packio.errors import as_bytes, printable, without_credentials
 from packio.system.progress import Progress
+from packio.system.quantities import pluralize
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -143,20 +144,6 @@ def _value_as_typed(text: str) -> str:
     if isinstance(value, dict):
         return ",".join(f"{name}={each}" for name, each in value.items())
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def as_size(count: int) -> str:
-    """Say a number of bytes: "512 bytes", "10.0 kB", "2.5 MB"."""
-    if count < 10_000:
-        return f"{count:,} bytes"
-    unit, name = next((u, n) for u, n in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if count >= u)
-    return f"{count / unit:,.1f} {name}"
-
-
-def pluralize(number: int, noun: str) -> str:
-    """Say how many there are: "1 sample", "2,000 samples", "3 classes"."""
-    plural = "" if number == 1 else "es" if noun.endswith(("s", "ch")) else "s"
-    return f"{number:,} {noun}{plural}"
 
 
 def escape(name: bytes | str, encoding: str | None = None) -> str:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import ProgressLine, bytes_bar, escape, pluralize, print_json, say, warn
+from packio.cli._output import ProgressLine, bytes_bar, escape, print_json, say, warn
 from packio.errors import IntegrityError, ReadError
 from packio.images.perceptual import MOST, THRESHOLD
+from packio.system.quantities import pluralize
 
 if TYPE_CHECKING:
     from packio.packs.page_cache import WarmReport

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import as_size, escape, pluralize, print_json, say
+from packio.cli._output import escape, print_json, say
 from packio.errors import IntegrityError, printable
+from packio.system.quantities import as_size, pluralize
 
 if TYPE_CHECKING:
     from packio.inspecting.info import Line

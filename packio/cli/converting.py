@@ -11,16 +11,9 @@ import typer
 from packio import packing
 from packio.cli import _options as option
 from packio.cli import _packing_options as group
-from packio.cli._output import (
-    ProgressLine,
-    bytes_bar,
-    escape,
-    pluralize,
-    print_json,
-    print_packed,
-    say,
-)
+from packio.cli._output import ProgressLine, bytes_bar, escape, print_json, print_packed, say
 from packio.errors import OptionError
+from packio.system.quantities import pluralize
 
 
 @group.takes(

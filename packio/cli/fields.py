@@ -13,8 +13,9 @@ import typer
 
 from packio.cli import _options as option
 from packio.cli import _packing_options as group
-from packio.cli._output import ProgressLine, escape, pluralize, print_json, print_some, say
+from packio.cli._output import ProgressLine, escape, print_json, print_some, say
 from packio.errors import OptionError
+from packio.system.quantities import pluralize
 
 
 @group.takes(group.ADDING)

@@ -11,9 +11,10 @@ import typer
 
 from packio import registry
 from packio.cli import _options as option
-from packio.cli._output import ProgressLine, pluralize, print_json, print_table, say, tell
+from packio.cli._output import ProgressLine, print_json, print_table, say, tell
 from packio.errors import OptionError, printable
 from packio.system import processors
+from packio.system.quantities import pluralize
 
 if TYPE_CHECKING:
     from packio.measuring.bench import fidelity

@@ -15,7 +15,6 @@ from packio.cli._output import (
     ProgressLine,
     as_typed,
     escape,
-    pluralize,
     print_json,
     print_packed,
     print_some,
@@ -25,6 +24,7 @@ from packio.cli._output import (
 from packio.errors import OptionError
 from packio.packing.appending import AppendReport
 from packio.packing.planning import DryRun, LevelsAdvice
+from packio.system.quantities import pluralize
 
 _TO_WRITE = {*group.RUN, *group.PARTS, *group.SEEK_POINTS} - {"check"}  # nothing to a dry run
 

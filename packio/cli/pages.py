@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import ProgressLine, escape, pluralize, print_json, say
+from packio.cli._output import ProgressLine, escape, print_json, say
 from packio.errors import OptionError
+from packio.system.quantities import pluralize
 
 if TYPE_CHECKING:
     from packio.images.frames import Placement

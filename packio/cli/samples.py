@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import ProgressLine, as_size, escape, pluralize, print_json, say
+from packio.cli._output import ProgressLine, escape, print_json, say
 from packio.errors import KeyNotFoundError, OptionError
+from packio.system.quantities import as_size, pluralize
 
 if TYPE_CHECKING:
     from packio.inspecting.extracting import ExtractReport

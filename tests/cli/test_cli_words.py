@@ -21,6 +21,7 @@ from packio.cli import _output
 from packio.cli import _packing_options as group
 from packio.cli._output import ProgressLine
 from packio.packing.run import executors
+from packio.system import quantities
 from packio.system.progress import Progress
 
 
@@ -84,7 +85,7 @@ def test_a_call_in_python_stays_as_it_is() -> None:
     [(1, "sample", "1 sample"), (0, "sample", "0 samples"), (2000, "class", "2,000 classes")],
 )
 def test_one_is_counted_as_one(number: int, noun: str, text: str) -> None:
-    assert _output.pluralize(number, noun) == text
+    assert quantities.pluralize(number, noun) == text
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from packio.sample import levels
 from packio.sample.fields import PIXELS, decode
 from packio.sample.record import IMAGE, Facts
 from packio.system.progress import ProgressCallback
+from packio.system.quantities import pluralize
 
 ORIGINALS = 20_000_000  # bytes of images, as they are, in a page
 _SHOWN_BOXES = 1000  # of a sample
@@ -90,7 +91,7 @@ def write_contact_sheet(
         lambda index: make_entry(pack, index, size, original=index in whole),
         chosen.tolist(), progress, int(lengths.sum()),
     )  # fmt: skip
-    said = count_samples(len(indices))
+    said = pluralize(len(indices), "sample")
     if len(entries) < len(indices):
         said = f"{len(entries):,} of {said}, spread evenly"
     values = make_values(pack, said, size, samples=entries)
@@ -103,10 +104,6 @@ def concatenate(chunks: Iterable[np.ndarray]) -> np.ndarray:
     return np.concatenate([np.zeros(0, np.int64), *chunks])
 
 
-def count_samples(count: int) -> str:
-    return "1 sample" if count == 1 else f"{count:,} samples"
-
-
 def media_of(row: Row) -> str | None:
     """Media type of an image that browsers show upright, as it is; None of any other."""
     turns = row.orientation <= 1 or row.encoding in _TURNED
@@ -115,10 +112,9 @@ def media_of(row: Row) -> str | None:
 
 def make_values(pack: opening.Pack, shown: str, size: int, **data: Any) -> dict[str, Any]:
     """Values for the templates of the page; its script gets the data, beside classes and splits."""
-    count = len(pack.classes)
     facts = [
-        shown, "1 class" if count == 1 else f"{count:,} classes",
-        str(pack.metadata["format"]), f"digest {pack.digest[:12]}",
+        shown, pluralize(len(pack.classes), "class"), str(pack.metadata["format"]),
+        f"digest {pack.digest[:12]}",
     ]  # fmt: skip
     names = {
         "classes": [pages.readable(name) for name in pack.classes],

@@ -22,11 +22,12 @@ import numpy as np
 
 from packio.datasets.selection import iterate_selected
 from packio.errors import CannotCreateError, OptionError, PackioError
-from packio.inspecting.gallery import concatenate, count_samples, make_entry, make_values, media_of
+from packio.inspecting.gallery import concatenate, make_entry, make_values, media_of
 from packio.inspecting.pages import make_page, readable
 from packio.packs import opening
 from packio.system import processors
 from packio.system.pools import ThreadPool
+from packio.system.quantities import pluralize
 
 HOST = "127.0.0.1"
 _MOST = 200  # samples of an answer
@@ -81,7 +82,7 @@ class GalleryServer:
 
     def page(self) -> bytes:
         """The page, which asks for all else."""
-        said = count_samples(len(self._samples))
+        said = pluralize(len(self._samples), "sample")
         values = make_values(self._pack, said, self._size, counts=self._counts(), samples=None)
         return make_page(Path(__file__).parent, values, served=True).encode()
 

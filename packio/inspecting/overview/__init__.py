@@ -8,18 +8,25 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from packio.inspecting import pages
 from packio.inspecting.info import describe
 from packio.packs.opening import Pack
+from packio.system.quantities import as_size, pluralize
 
-_BARS = 40  # classes with a bar each, at most: the largest; a list has all,
-_LISTED = 20_000  # or so many
+_CLASSES = 20_000  # with a bar each, at most: the largest
 _SIZES = 8  # of images: the most frequent are listed,
 _FREQUENT = 0.01  # if so large a share of the images has them
+
+
+class _Section(NamedTuple):
+    title: str
+    said: str  # in words, above the bars
+    bars: list[pages.Bar]
+    label: str  # what the bars count
 
 
 def write_overview(pack: Pack, out: str | os.PathLike[str]) -> None:
@@ -29,14 +36,14 @@ def write_overview(pack: Pack, out: str | os.PathLike[str]) -> None:
     summary = describe(pack)
     values = {
         "title": pages.readable(pack.path.resolve().name), "facts": list(_facts(summary)),
-        **_of_classes(summary), **_of_images(pack),
+        "sections": [_describe_classes(summary), *_describe_images(pack)],
     }  # fmt: skip
     pages.write_page(path, pages.make_page(Path(__file__).parent, values))
 
 
 def _facts(summary: dict[str, Any]) -> Iterator[str]:
-    yield _say_many(summary["samples"], "sample")
-    yield f"{_say_bytes(summary['bytes'])} of images"
+    yield pluralize(summary["samples"], "sample")
+    yield f"{as_size(summary['bytes'])} of images"
     yield f"format {summary['format']}"
     for name, count in summary["encodings"].items():
         yield f"{count:,} {name}"
@@ -45,24 +52,26 @@ def _facts(summary: dict[str, Any]) -> Iterator[str]:
     yield f"digest {summary['digest'][:12]}"
 
 
-def _of_classes(summary: dict[str, Any]) -> dict[str, Any]:
-    """The chart of classes, and what is said of them."""
+def _describe_classes(summary: dict[str, Any]) -> _Section:
     labels, names = summary["labels"], summary["classes"]["names"]
-    counts = np.asarray(labels["counts"] if labels else [], np.int64)
-    order = np.argsort(-counts, kind="stable")[:_LISTED]
+    if labels is None:
+        return _Section("Classes", "No labels.", [], "")
+    counts = np.asarray(labels["counts"], np.int64)
+    said = [pluralize(len(counts), "class")]
+    if len(counts) > 1:
+        said.append(f"{counts.min():,} to {counts.max():,} samples each")
+    if empty := labels["empty_classes"]:
+        said.append(f"{empty:,} without a sample")
+    if outside := labels["outside_classes"]:
+        said.append(f"{pluralize(outside, 'sample')} with a label that is no class")
+    if labels["kind"] != "int":
+        said.append("a sample may be of several classes")
+    order = np.argsort(-counts, kind="stable")[:_CLASSES]
     told = [pages.readable(names[i]) if i < len(names) else str(i) for i in order.tolist()]
     bars = _make_bars(told, counts[order], summary["samples"])
-    sizes = counts[counts > 0]
-    is_many = len(bars) > _BARS
-    return {
-        "classes": _said_of_classes(counts, labels),
-        "bars": bars[:_BARS],
-        "class_sizes": pages.make_histogram(
-            "Sizes of classes", "samples of a class", sizes, _say_count
-        ) if is_many and len(sizes) else None,
-        "listed": bars if is_many else [],
-        "are_all": len(counts) <= _LISTED,
-    }  # fmt: skip
+    return _Section(
+        "Classes", " · ".join(said), bars, "samples of a class; percents of all samples"
+    )
 
 
 def _make_bars(names: list[str], counts: np.ndarray, total: int) -> list[pages.Bar]:
@@ -73,50 +82,30 @@ def _make_bars(names: list[str], counts: np.ndarray, total: int) -> list[pages.B
     ]
 
 
-def _said_of_classes(counts: np.ndarray, labels: dict[str, Any] | None) -> list[str]:
-    if labels is None:
-        return ["No labels."]
-    said = [_say_many(len(counts), "class")]
-    if len(counts) > 1:
-        said.append(f"{counts.min():,} to {counts.max():,} samples each")
-    if empty := labels["empty_classes"]:
-        said.append(f"{empty:,} without a sample")
-    if outside := labels["outside_classes"]:
-        said.append(f"{_say_many(outside, 'sample')} with a label that is no class")
-    if labels["kind"] != "int":
-        said.append("a sample may be of several classes")
-    return said
-
-
-def _of_images(pack: Pack) -> dict[str, Any]:
-    """The histograms, the most frequent sizes, and what is said of shapes."""
+def _describe_images(pack: Pack) -> Iterator[_Section]:
     columns = ("width", "height", "orientation", "length")
     width, height, turn, lengths = (pack.index_file.column(f"image/{n}").array() for n in columns)
     sizes = np.stack([width, height], axis=1).astype(np.int64)
     sizes[turn >= 5] = sizes[turn >= 5, ::-1]  # as Exif turns them
     sizes, lengths = sizes[(sizes > 0).all(axis=1)], lengths[lengths > 0]
-    charts = []
     if len(sizes):
-        label = "pixels, as Exif turns the images"
-        charts = [
-            pages.make_histogram("Width", label, sizes[:, 0], _say_count),
-            pages.make_histogram("Height", label, sizes[:, 1], _say_count),
-            pages.make_histogram("Aspect ratio", "width : height", sizes[:, 0] / sizes[:, 1],
-                                 _say_ratio, are_ratios=True),
-        ]  # fmt: skip
-    wide, high = (int((sizes[:, i] > sizes[:, 1 - i]).sum()) for i in (0, 1))
-    parts = (("landscape", wide), ("square", len(sizes) - wide - high), ("portrait", high))
-    shapes = ", ".join(f"{count / len(sizes):.1%} {name}" for name, count in parts if count)
+        unknown = len(pack) - len(sizes)
+        label = "images, by pixels, as Exif turns them"
+        label += f"; {pluralize(unknown, 'image')} of an unknown size" if unknown else ""
+        for side, title in enumerate(("Width", "Height")):
+            yield _Section(title, *pages.make_histogram(sizes[:, side], _say_count), label)
+        wide, high = (int((sizes[:, i] > sizes[:, 1 - i]).sum()) for i in (0, 1))
+        parts = (("landscape", wide), ("square", len(sizes) - wide - high), ("portrait", high))
+        shapes = ", ".join(f"{count / len(sizes):.1%} {name}" for name, count in parts if count)
+        ratios = pages.make_histogram(sizes[:, 0] / sizes[:, 1], _say_ratio, are_ratios=True)
+        yield _Section("Aspect ratio", shapes, ratios[1], "images, by width : height")
     if len(lengths):
-        charts.append(pages.make_histogram("Bytes", "of an image, encoded", lengths, _say_bytes))
-    return {
-        "charts": charts, "frequent": _frequent(sizes),
-        "shapes": shapes, "unknown": len(pack) - len(sizes),
-    }  # fmt: skip
+        yield _Section("Bytes", *pages.make_histogram(lengths, as_size), "images, as encoded")
+    if frequent := _list_frequent(sizes):
+        yield _Section("The most frequent sizes", "", frequent, "images")
 
 
-def _frequent(sizes: np.ndarray) -> list[pages.Bar]:
-    """The most frequent sizes."""
+def _list_frequent(sizes: np.ndarray) -> list[pages.Bar]:
     # One number each: rows are compared much more slowly
     both, counts = np.unique(sizes[:, 0] << 32 | sizes[:, 1], return_counts=True)
     order = np.argsort(-counts, kind="stable")[:_SIZES]
@@ -130,17 +119,5 @@ def _say_count(value: float) -> str:
     return f"{value:,.10g}"
 
 
-def _say_bytes(count: float) -> str:
-    """A number of bytes in few characters: 512 B, 52.3 kB, 2 MB."""
-    if count < 1000:
-        return f"{count:g} B"
-    unit, name = next((u, n) for u, n in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if count >= u)
-    return f"{count / unit:,.1f}".removesuffix(".0") + f" {name}"
-
-
 def _say_ratio(value: float) -> str:
     return f"{value:.3g}:1" if value >= 1 else f"1:{1 / value:.3g}"
-
-
-def _say_many(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith('s') else 's'}"

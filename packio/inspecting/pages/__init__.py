@@ -2,8 +2,8 @@
 
 Each ``page.html`` fills the blocks of ``base.html`` in this folder, which also has ``colours.css``
 of all pages, ``tiles.css`` and ``tiles.js`` of pages that show samples as tiles, which enlarge, and
-``charts.html`` with ``charts.css``, which draw a list of `Bar` and a `Histogram`: numbers are
-percents there, so that text keeps its size at any width.
+``charts.html`` with ``charts.css``, which draw a list of `Bar`: lengths are percents there, so that
+text keeps its size at any width.
 
 A Content Security Policy allows the page's own style and script, by their digests, and no request.
 Every value is shown as text, never as markup.
@@ -14,7 +14,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
-import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -32,10 +31,7 @@ from packio.system.progress import Progress, ProgressCallback
 _SHARED = Path(__file__).parent
 _START = b"<!doctype html>"  # as base.html
 _T = TypeVar("_T")
-_BARS = 40  # of a histogram, about
-_FAR = 20  # a histogram has a logarithmic axis if its largest value is so many times the smallest,
-_LONG = 5  # or so many times the median
-_TICKS = 5
+_BINS = 12  # of a histogram, at most
 
 
 def make_page(folder: Path, values: dict[str, Any], *, served: bool = False) -> str:
@@ -135,36 +131,17 @@ class Bar(NamedTuple):
     colour: str = "plain"
 
 
-class Histogram(NamedTuple):
-    """How many of something have which values."""
-
-    title: str
-    label: str  # of the axis of values
-    summary: str  # the values in words
-    bars: list[Bar]  # one beside the other, all equally wide
-    ticks: list[str]  # values at equal distances, from the left end to the right
-
-
 def make_histogram(
-    title: str, label: str, values: np.ndarray, say: Callable[[float], str], *,
-    are_ratios: bool = False,
-) -> Histogram:  # fmt: skip
-    """Count values: whole numbers from 0 on, or ratios around 1; a function gives their texts."""
+    values: np.ndarray, say: Callable[[float], str], *, are_ratios: bool = False
+) -> tuple[str, list[Bar]]:
+    """Count values that are whole numbers from 1 on, or ratios, in bins of a logarithmic axis.
+
+    Returns the values in words, and a bar for each bin. `say` gives the text of a value.
+    """
     low, middle, high = (float(v) for v in (values.min(), np.median(values), values.max()))
-    if are_ratios:  # 1:2 and 2:1 are as far from 1:1
-        most = 2.0
-        while most < max(high, 1 / low):
-            most *= most
-        edges = np.geomspace(1 / most, most, _BARS)
-        ticks = np.geomspace(1 / most, most, _TICKS).tolist()
-    elif high > _FAR * low or high > _LONG * middle:
-        label += ", a logarithmic axis"
-        edges = np.unique(np.ceil(np.geomspace(max(low, 1), high + 1, _BARS + 1) - 1e-6))
-        spaced = np.geomspace(edges[0], edges[-1], _TICKS).tolist()
-        ticks = [round(value, min(0, 2 - len(f"{value:.0f}"))) for value in spaced]
-    else:
-        edges = _round_edges(low, high)
-        ticks = np.linspace(edges[0], edges[-1], _TICKS).tolist()
+    edges = np.geomspace(low, high * 1.001 if are_ratios else high + 1, _BINS + 1)
+    if not are_ratios:
+        edges = np.unique(np.ceil(edges - 1e-6))
     counts, _ = np.histogram(values, edges)
     bars = []
     pairs = itertools.pairwise(edges.tolist())
@@ -172,16 +149,5 @@ def make_histogram(
         last = end if are_ratios else end - 1  # whole numbers end before an edge
         said = say(first) if last <= first else f"{say(first)} to {say(last)}"
         bars.append(Bar(said, round(100 * count / int(counts.max()), 3), f"{count:,}"))
-    summary = f"{say(low)} to {say(high)}, median {say(middle)}"
-    summary = summary if low < high else f"all {say(low)}"
-    return Histogram(title, label, summary, bars, [say(tick) for tick in ticks])
-
-
-def _round_edges(low: float, high: float) -> np.ndarray:
-    """Edges at multiples of 1, 2 or 5 times a power of ten, and a multiple of four bars."""
-    rough = max(1.0, (high - low) / _BARS)
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
-    first = step * math.floor(low / step)
-    bars = math.floor((high - first) / step) + 1
-    return first + step * np.arange(4 * max(2, -(-bars // 4)) + 1)
+    said = f"{say(low)} to {say(high)}, median {say(middle)}"
+    return said if low < high else f"all {say(low)}", bars

@@ -21,6 +21,7 @@ from packio.images.frames import Placement
 from packio.inspecting import pages
 from packio.inspecting.gallery import make_pixels_thumbnail
 from packio.system.progress import ProgressCallback
+from packio.system.quantities import pluralize
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -168,11 +169,11 @@ def describe_sample(
 
 
 def _values(replay: Replay, count: int, size: int) -> dict[str, Any]:
-    steps, batches = {batch.step for batch in replay.batches}, len(replay.batches)
+    steps = {batch.step for batch in replay.batches}
     first, last = min(steps), max(steps)
     facts = [
         f"epoch {replay.epoch}",
-        f"{count:,} samples in {batches:,} batch{'es' * (batches != 1)}",
+        f"{pluralize(count, 'sample')} in {pluralize(len(replay.batches), 'batch')}",
         f"order: {replay.order['sampler']}",
     ]
     if replay.seed is not None:

@@ -27,6 +27,7 @@ from packio.measuring.turns import run_in_turns
 from packio.system import processors
 from packio.system.pools import ThreadPool
 from packio.system.progress import Progress
+from packio.system.quantities import pluralize
 
 _LEAST = 64  # images decoded in a pass: fewer images are decoded several times
 _BATCH = 16
@@ -54,8 +55,7 @@ class DecodeRow:
     @property
     def on(self) -> str:
         """The way in words: "1 thread", "8 workers"."""
-        count, noun = (self.workers, "worker") if self.workers else (self.threads, "thread")
-        return f"{count} {noun}{'s' if count > 1 else ''}"
+        return pluralize(*((self.workers, "worker") if self.workers else (self.threads, "thread")))
 
 
 @dataclasses.dataclass(frozen=True)

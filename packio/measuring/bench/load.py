@@ -21,6 +21,7 @@ from packio.images.geometry import Geometry, RandomResizedCrop
 from packio.measuring import gains
 from packio.measuring.turns import IndexFeed, IndexOrder, run_in_turns
 from packio.system import processors
+from packio.system.quantities import pluralize
 
 _NEVER_LESS = 0.02  # noise, as a share: few rounds may agree by chance
 _LEAST_LAPS = 4  # batches of each worker that are timed
@@ -143,8 +144,8 @@ def measure(
 
 def _named(workers: int, threads: int) -> str:
     if workers:
-        return f"{workers} worker{'s' * (workers > 1)}"
-    return f"{threads} thread{'s' * (threads > 1)}, no workers"
+        return pluralize(workers, "worker")
+    return f"{pluralize(threads, 'thread')}, no workers"
 
 
 def batches_timed(images: int, batch_size: int, workers: int) -> int:

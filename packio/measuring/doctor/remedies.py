@@ -26,6 +26,7 @@ from packio.measuring.doctor.findings import Cause, Measurements, Spread, Trial,
 from packio.measuring.doctor.loops import Loop, LoopRun, Step
 from packio.measuring.doctor.setups import Setup
 from packio.measuring.turns import run_in_turns
+from packio.system.quantities import pluralize
 
 _WORTH = 0.08  # share of the loop's time from which on a remedy is tried, or estimated
 _MOST_IMAGES, _MOST_FILES = 64, 24  # that are packed to see what packing would bring
@@ -89,8 +90,8 @@ def _change_workers(now: int, cpus: int, waiting: float) -> Iterator[Change]:
         (Cause.WORKERS_TOO_FEW, more, more > now and waiting >= _WORTH),
     ):
         if is_possible:
-            what = f"{number} worker{'s' * (number != 1)}"
-            yield Change(kind, what, f"num_workers={number}", {"num_workers": number})
+            what, code = pluralize(number, "worker"), f"num_workers={number}"
+            yield Change(kind, what, code, {"num_workers": number})
 
 
 def _change_pack(

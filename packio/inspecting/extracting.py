@@ -37,10 +37,8 @@ from packio.sample.fields import PIXELS
 from packio.sample.record import IMAGE
 from packio.storage import workshop
 from packio.storage.local import path_problem
-from packio.system.progress import PROGRESS_SECONDS, Progress, ProgressCallback
+from packio.system.progress import Meter, ProgressCallback
 
-_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS
 _ENDINGS = {"array": ".npy", "text": ".txt", "bytes": ".bin"}  # by kind of field
 
 
@@ -87,7 +85,8 @@ def extract(
     run = _Extraction(pack, target, names, split, wanted, progress)
     with workshop.open_workshop(target) as shop:
         run.into(shop.built)
-        run.report_progress("publishing")
+        run.meter.stage = "publishing"
+        run.meter.step(0, 0)
         shop.publish(overwrite=overwrite)
     return run.report()
 
@@ -97,37 +96,39 @@ class _Extraction:
         self, pack: opening.Pack, out: Path, classes: list[str] | None, split: str | None,
         fields: list[str] | None, progress: ProgressCallback | None,
     ) -> None:  # fmt: skip
-        self._pack, self._out, self._classes, self._progress = pack, out, classes, progress
+        self._pack, self._out, self._classes = pack, out, classes
         self._chosen = functools.partial(iterate_selected, pack, classes, split)
-        self._began, self._called = time.monotonic(), 0.0
+        self._began = time.monotonic()
         self._annotations = annotation_files.choose_annotations(pack, self._chosen, fields)
         names = levels.others(pack.fields) if fields is None else fields
         self._fields = [name for name in pack.fields if name in names]
         self._others = [name for name in self._fields if name != IMAGE]
         self._has_table = bool(self._others or self._annotations)
-        self._samples = self._total = self._total_bytes = 0
+        self._samples = total = total_bytes = 0
         for rows in self._chosen():
             self._samples += len(rows)
             for name in self._fields:
                 there = rows[self._column(name, "offset", rows) >= 0]
-                self._total += len(there)
-                self._total_bytes += int(self._column(name, "length", there).sum())
+                total += len(there)
+                total_bytes += int(self._column(name, "length", there).sum())
         self._written = dict.fromkeys(self._fields, 0)
         self._bytes = self._empty = 0
+        self.meter = Meter(progress, self._began)
+        self.meter.begin("writing", total, total_bytes)
 
     def _column(self, field: str, name: str, rows: np.ndarray) -> np.ndarray:
         return self._pack.index_file.column(f"{field}/{name}").take(rows)
 
     def into(self, folder: Path) -> None:
-        with _Tree(folder, self._out, self._pack.path) as tree:
-            if IMAGE in self._fields:  # all images first: no other file may take a key's place
-                for rows in self._chosen():
-                    self._write_field(tree, IMAGE, rows)
-            if self._has_table:
-                self._write_table(tree)
-            for name in _empty_classes(self._pack, self._classes):
-                tree.make_folder(name)
-                self._empty += 1
+        tree = _Tree(folder, self._out, self._pack.path)
+        if IMAGE in self._fields:  # all images first: no other file may take a key's place
+            for rows in self._chosen():
+                self._write_field(tree, IMAGE, rows)
+        if self._has_table:
+            self._write_table(tree)
+        for name in _empty_classes(self._pack, self._classes):
+            tree.make_folder(name)
+            self._empty += 1
 
     def _write_table(self, tree: _Tree) -> None:
         """Write the table, and all fields but the image."""
@@ -160,8 +161,7 @@ class _Extraction:
             paths[row] = tree.write(data, *self._names(name, row))
             self._written[name] += 1
             self._bytes += len(data)
-            if time.monotonic() - self._called >= PROGRESS_SECONDS:
-                self.report_progress("writing")
+            self.meter.step(1, len(data))
         return paths
 
     def _names(self, field: str, row: int) -> list[bytes]:
@@ -173,15 +173,6 @@ class _Extraction:
         if kind in PIXELS:
             ending = encodings.SUFFIXES.get(self._pack.facts(field, row).encoding, ".bin")
         return [stem + os.fsencode(f".{field}{ending}") for stem in (os.path.splitext(key)[0], key)]
-
-    def report_progress(self, stage: str) -> None:
-        self._called = time.monotonic()
-        if self._progress is not None:
-            seconds = self._called - self._began
-            done = sum(self._written.values())
-            self._progress(
-                Progress(done, self._total, self._bytes, self._total_bytes, 0, seconds, stage)
-            )
 
     def report(self) -> ExtractReport:
         table = command = None
@@ -211,20 +202,13 @@ class _Tree:
 
     def __init__(self, folder: Path, out: Path, pack: Path | str) -> None:
         folder.mkdir()
-        self._root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._out, self._pack = out, pack
-
-    def __enter__(self) -> _Tree:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._root)
+        self._root, self._out, self._pack = os.fsencode(folder), out, pack
 
     def write(self, data: bytes, *paths: bytes) -> bytes:
         """Write a file at the first of some paths that is free; return this path."""
         for path in paths:
-            with contextlib.suppress(FileExistsError), self._making(path):
-                with self._open_new(path) as file:
+            with contextlib.suppress(FileExistsError), self._making(path) as whole:
+                with _open_new(whole) as file:
                     file.write(data)
                 return path
         raise OutputError(
@@ -234,27 +218,14 @@ class _Tree:
 
     def new(self, path: bytes) -> BinaryIO:
         self.write(b"", path)
-        return os.fdopen(os.open(path, os.O_WRONLY | _FLAGS, dir_fd=self._root), "wb")
-
-    def _open_new(self, path: bytes) -> BinaryIO:
-        try:
-            file = os.open(path, _NEW, 0o666, dir_fd=self._root)
-        except FileNotFoundError:  # opened first: most folders are there already
-            self._make_parents(path)
-            file = os.open(path, _NEW, 0o666, dir_fd=self._root)
-        return os.fdopen(file, "wb")
+        return open(os.path.join(self._root, path), "wb")
 
     def make_folder(self, path: bytes) -> None:
-        with self._making(path):
-            self._make_parents(path + b"/")
-
-    def _make_parents(self, path: bytes) -> None:
-        for end in (place for place, byte in enumerate(path) if byte == ord("/")):
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(path[:end], dir_fd=self._root)
+        with self._making(path) as whole:
+            os.makedirs(whole, exist_ok=True)
 
     @contextlib.contextmanager
-    def _making(self, path: bytes) -> Iterator[None]:
+    def _making(self, path: bytes) -> Iterator[bytes]:
         """Check a path before something is made there, and tell what fails."""
         name = repr(os.fsdecode(path))
         if (problem := path_problem(path)) is not None:
@@ -263,13 +234,21 @@ class _Tree:
                 "nothing was extracted"
             )
         try:
-            yield
+            yield os.path.join(self._root, path)
         except FileExistsError:
             raise
         except OSError as error:
             raise OutputError(
                 f"{self._out}: {error.strerror} while writing {name}; nothing was extracted"
             ) from error
+
+
+def _open_new(path: bytes) -> BinaryIO:
+    try:
+        return open(path, "xb")
+    except FileNotFoundError:  # opened first: most folders are there already
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return open(path, "xb")
 
 
 def _check_place(pack: Path | str, out: Path, *, overwrite: bool) -> None:

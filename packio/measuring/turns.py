@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from packio.batches.draws import PositionedIndex
-from packio.system.progress import Progress, ProgressCallback
+from packio.system.progress import Meter, ProgressCallback
 
 Candidate = TypeVar("Candidate")
 Figure = TypeVar("Figure")
@@ -23,16 +22,13 @@ def run_in_turns(
     """Measure each candidate once a round, none always first; `sizes` (images, bytes): progress."""
     figures: list[list[Figure]] = [[] for _ in candidates]
     sizes = sizes or [(0, 0)] * len(candidates)
-    total, total_bytes = (rounds * sum(numbers) for numbers in zip(*sizes, strict=True))
-    done, done_bytes, began = 0, 0, time.perf_counter()
+    meter = Meter(progress)
+    meter.begin(stage, *(rounds * sum(numbers) for numbers in zip(*sizes, strict=True)))
     for turn in range(rounds):
         start = turn * len(candidates) // rounds
         for i in (*range(start, len(candidates)), *range(start)):
             figures[i].append(run(candidates[i]))
-            done, done_bytes = done + sizes[i][0], done_bytes + sizes[i][1]
-            if progress is not None:
-                seconds = time.perf_counter() - began
-                progress(Progress(done, total, done_bytes, total_bytes, 0, seconds, stage))
+            meter.step(*sizes[i])
     return figures
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
+import time
 from collections.abc import Callable
 
 PROGRESS_SECONDS = 0.1  # between two calls of a callback
@@ -34,3 +36,30 @@ class Progress:
 
 
 ProgressCallback = Callable[[Progress], None]
+
+
+class Meter:
+    """Counts what is done, perhaps in several threads, and tells a callback, if there is one."""
+
+    def __init__(self, progress: ProgressCallback | None, began: float | None = None) -> None:
+        self._progress, self._began = progress, time.monotonic() if began is None else began
+        self._lock, self._called = threading.Lock(), 0.0
+        self.begin("reading", 0)
+
+    def begin(self, stage: str, total: int, total_bytes: int = 0) -> None:
+        """Begin the next stage, and count from 0 again."""
+        self.stage, self._total, self._total_bytes = stage, total, total_bytes
+        self._done = self._done_bytes = 0
+
+    def step(self, samples: int, size: int, bad: int = 0) -> None:
+        """Count samples and their bytes; ``bad`` of all samples so far are bad."""
+        if self._progress is None:
+            return
+        with self._lock:
+            self._done += samples
+            self._done_bytes += size
+            now, total = time.monotonic(), max(self._done, self._total)
+            if now - self._called >= PROGRESS_SECONDS or self._done == self._total:
+                self._called, seconds = now, now - self._began
+                self._progress(Progress(self._done, total, self._done_bytes, self._total_bytes,
+                                        bad, seconds, self.stage))  # fmt: skip

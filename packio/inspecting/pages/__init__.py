@@ -14,7 +14,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ import numpy as np
 from packio.errors import CannotCreateError, OutputError, OutputExistsError
 from packio.system import files, processors
 from packio.system.pools import ThreadPool
-from packio.system.progress import Progress, ProgressCallback
+from packio.system.progress import Meter, ProgressCallback
 
 _SHARED = Path(__file__).parent
 _START = b"<!doctype html>"  # as base.html
@@ -63,16 +62,15 @@ def make_entries(
     progress: ProgressCallback | None, total_bytes: int = 0,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Make an entry of each item, in threads; an entry has "bytes", and "error", perhaps None."""
-    began, read, bad = time.monotonic(), 0, 0
+    meter, bad = Meter(progress), 0
+    meter.begin("decoding", len(items), total_bytes)
     entries = list[dict[str, Any]]()
     with warnings.catch_warnings(), ThreadPool(min(8, processors.usable()), "packio-page") as pool:
         warnings.simplefilter("ignore")  # Pillow's, of large images and odd metadata
         for entry in pool.map(make, items):
             entries.append(entry)
-            read, bad, done = read + entry["bytes"], bad + bool(entry["error"]), len(entries)
-            if progress is not None and (done % 16 == 0 or done == len(items)):
-                seconds = time.monotonic() - began
-                progress(Progress(done, len(items), read, total_bytes, bad, seconds, "decoding"))
+            bad += bool(entry["error"])
+            meter.step(1, entry["bytes"], bad)
     return entries
 
 

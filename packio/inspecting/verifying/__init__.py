@@ -16,7 +16,6 @@ import time
 from pathlib import Path
 from typing import Literal
 
-import google_crc32c
 import numpy as np
 
 from packio import registry
@@ -30,14 +29,12 @@ from packio.errors import (
     VersionError,
 )
 from packio.index import indexfile
-from packio.index.building import RAW_CRCS, rows_per_block
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, Index
 from packio.inspecting.verifying.files import check_files, decode_values, find_strangers, walk
 from packio.inspecting.verifying.findings import (
     Damage,
     FieldColumns,
     Findings,
-    Meter,
     VerifyReport,
     strip_path,
 )
@@ -47,7 +44,7 @@ from packio.storage import urls
 from packio.system import locks, processors
 from packio.system.files import absolute
 from packio.system.pools import ThreadPool
-from packio.system.progress import ProgressCallback
+from packio.system.progress import Meter, ProgressCallback
 
 __all__ = ["Damage", "VerifyReport", "verify"]
 
@@ -110,7 +107,7 @@ def verify(
         place = whole if is_selection else index_path
         damage = Damage(place.name, None, None, None, None, strip_path(error, place))
         return VerifyReport(path, "", 0, 0, 0, (damage,), (), time.monotonic() - began)
-    found = Findings(known, whole, Meter(len(known), progress, began), root)
+    found = Findings(known, whole, Meter(progress, began), root)
     size = _check(found, num_workers or min(16, processors.usable()), decode, structure)
     if _is_changing(found):
         return verify(
@@ -215,9 +212,7 @@ def check_index(found: Findings) -> bool:
             found.tell_of_index(
                 f"sample {position}: lies in file {kind.file[position]}, which is none"
             )
-    whole = not found.damages
-    _check_blocks(found)
-    return whole
+    return not found.damages
 
 
 def _check_metadata(found: Findings) -> None:
@@ -236,40 +231,3 @@ def _check_metadata(found: Findings) -> None:
         found.tell_of_index(f"its metadata does not parse ({error})")
     if first != len(found.index):
         found.tell_of_index(f"its shards have {first} samples, the pack {len(found.index)}")
-
-
-def _check_blocks(found: Findings) -> None:
-    """Compare the checksums of blocks of raw rows with the checksums of the rows."""
-    if RAW_CRCS not in found.index:
-        return
-    length, crc = found.kinds[0].length, found.kinds[0].crc
-    row_bytes = int(length[0]) if len(length) else 0
-    if row_bytes < 1 or np.any(length != row_bytes):
-        found.tell_of_index(
-            f"column {RAW_CRCS}: the samples differ in length, so there are no rows"
-        )
-        return
-    rows = rows_per_block(row_bytes)
-    expected = [_of_blocks(crc[p.start : p.stop], rows, row_bytes) for _, p in found.shards]
-    if not np.array_equal(np.concatenate(expected), found.index.column(RAW_CRCS).array()):
-        found.tell_of_index(f"column {RAW_CRCS}: differs from what the column crc32c makes it")
-
-
-def _of_blocks(crcs: np.ndarray, rows: int, row_bytes: int) -> np.ndarray:
-    """Compute the CRC32C of each block of rows from the CRC32Cs of the rows, (N,) uint32.
-
-    No bytes are read: crc(A + B) = crc(B) ^ shift(crc(A)). The shift by the length of B is linear
-    in each bit; it is the effect of as many zero bytes, without their effect on crc(b"").
-    """
-    zeros = bytes(row_bytes)
-    none = google_crc32c.extend(0, zeros)
-    bits = np.array([google_crc32c.extend(1 << i, zeros) ^ none for i in range(32)], np.uint32)
-    blocks = np.zeros(-(-len(crcs) // rows), np.uint32)
-    for i in range(rows):
-        these = crcs[i::rows]
-        passed = blocks[: len(these)]
-        moved = np.zeros(len(these), np.uint32)
-        for bit in range(32):
-            moved ^= (passed >> np.uint32(bit) & np.uint32(1)) * bits[bit]
-        blocks[: len(these)] = moved ^ these
-    return blocks

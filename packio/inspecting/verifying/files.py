@@ -82,7 +82,7 @@ def _values_of(found: Findings, file: int) -> _FileValues:
 
 def check_files(found: Findings, pool: ThreadPool) -> int:
     """Check all files and the values in them; return the number of bytes."""
-    found.meter.begin("reading", sum(size for _, size, _ in found.table))
+    found.meter.begin("reading", len(found.index), sum(size for _, size, _ in found.table))
     try:
         return sum(pool.map(lambda number: _check_file(found, number), range(len(found.table))))
     except BaseException:
@@ -250,7 +250,7 @@ def _at(prefix: str, place: Place) -> tuple[str, int, int]:
 
 def decode_values(found: Findings, pool: ThreadPool) -> None:
     """Decode all values of the samples whose bytes are those that were packed."""
-    found.meter.begin("decoding", 0)
+    found.meter.begin("decoding", len(found.index))
     names, sizes = [t[0] for t in found.table], [t[1] for t in found.table]
     decoder = Decoder("auto", "UNCHANGED")
     with contextlib.closing(LocalStore(found.root, names, sizes)) as files:

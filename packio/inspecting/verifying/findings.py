@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import threading
-import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +13,7 @@ import numpy as np
 from packio.errors import IntegrityError
 from packio.formats import Format, Reading
 from packio.index.indexfile import SPLIT_RECORD, Index
-from packio.system.progress import PROGRESS_SECONDS, Progress, ProgressCallback
+from packio.system.progress import Meter
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -137,30 +135,3 @@ def _reading_of(index: Index) -> Reading:
     said = index.metadata.get("options", {})
     names = {n: said[n] for n in ("image", "label", "layout", "database") if n in said}
     return Reading(offset, trust_plain_pickle=True, **names)  # as whoever indexed it did
-
-
-class Meter:
-    """Counts what is done, from several threads, and calls the callback."""
-
-    def __init__(self, samples: int, progress: ProgressCallback | None, began: float) -> None:
-        self._samples, self._progress, self._began = samples, progress, began
-        self._lock, self._called = threading.Lock(), 0.0
-        self.begin("reading", 0)
-
-    def begin(self, stage: str, total_bytes: int) -> None:
-        """Begin the next stage, and count from 0 again."""
-        self._stage, self._total_bytes = stage, total_bytes
-        self._done = self._done_bytes = 0
-
-    def step(self, samples: int, size: int, bad: int) -> None:
-        """Count samples and bytes that were checked; ``bad`` damages are known by now."""
-        if self._progress is None:
-            return
-        with self._lock:
-            self._done += samples
-            self._done_bytes += size
-            now, total = time.monotonic(), max(self._done, self._samples)
-            if now - self._called >= PROGRESS_SECONDS or self._done == self._samples:
-                self._called, seconds, read = now, now - self._began, self._done_bytes
-                stage, whole = self._stage, self._total_bytes
-                self._progress(Progress(self._done, total, read, whole, bad, seconds, stage))

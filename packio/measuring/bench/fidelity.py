@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import itertools
 import os
-import time
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -27,7 +26,7 @@ from packio.images.frames import Frame, Placement
 from packio.images.geometry import RandomResizedCrop
 from packio.images.regions import FIDELITIES, compute_need, decode, render
 from packio.measuring.bench.images import collect, find_decoders
-from packio.system.progress import Progress
+from packio.system.progress import Meter, ProgressCallback
 
 _IDENTICAL = 99.0  # decibels, of images without any difference
 
@@ -100,7 +99,7 @@ class FidelityResult:
 def measure(
     path: str | os.PathLike[str] | None = None, *, decoders: Iterable[str] | None = None,
     limit: int = 500, crops: int | None = None, size: int = 224, interpolation: str = "bilinear",
-    progress: Callable[[Progress], None] | None = None,
+    progress: ProgressCallback | None = None,
 ) -> FidelityResult:  # fmt: skip
     """Compare crops of JPEGs, each decoded whole, with Pillow's and torchvision's of these boxes.
 
@@ -118,7 +117,8 @@ def measure(
     crop = RandomResizedCrop(size, interpolation=interpolation)
     resize, reference = _find_resize(interpolation)
     totals = [(Differences(), Differences()) for _ in ways]
-    began, measured = time.perf_counter(), 0
+    meter, measured = Meter(progress), 0
+    meter.begin("comparing", len(images))
     for i, (data, stored) in enumerate(images):
         try:
             pixels = registry.load("decoders", "pillow").decode(data, "RGB")
@@ -136,9 +136,7 @@ def measure(
                 ours = render(part, need, None).transpose(1, 2, 0)
                 to_pillow.add(ours, pillows)
                 to_torchvision.add(ours, theirs)
-        if progress:
-            seconds = time.perf_counter() - began
-            progress(Progress(i + 1, len(images), 0, 0, 0, seconds, "comparing"))
+        meter.step(1, 0)
     if not measured:
         raise OptionError(f"{found.origin}: no JPEG that Pillow decodes; expected at least one")
     rows = [

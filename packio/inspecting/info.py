@@ -25,7 +25,6 @@ _MOST_CLASSES = 1 << 24  # that are counted where labels have no names
 _NEIGHBOURS = 200  # keys before and after an unknown key, in sorted order, that are compared
 _SEARCHED = 1_000_000  # samples whose keys are searched for the file name of an unknown key
 _SUGGESTED = 5
-_NEAR = 0.6  # difflib's ratio
 
 
 def describe(pack: Pack) -> dict[str, Any]:
@@ -210,17 +209,12 @@ def find_similar_keys(pack: Pack, key: bytes) -> list[tuple[int, bytes]]:
     rank = pack.index_file.rank(key)
     first, last = max(0, rank - _NEIGHBOURS), min(len(pack), rank + _NEIGHBOURS)
     near_rows: list[int] = pack.index_file.column("key_order").span(first, last).tolist()
-    found = {row: pack.key_bytes(row) for row in [*near_rows, *_with_name(pack, key)]}
+    rows = sorted({*near_rows, *_with_name(pack, key)})
+    texts = {os.fsdecode(pack.key_bytes(row)).lower(): row for row in reversed(rows)}
     target = os.fsdecode(key).lower()
-    name = os.path.basename(target)
-
-    def likeness(row: int) -> float:
-        other = os.fsdecode(found[row]).lower()
-        ratio = difflib.SequenceMatcher(None, other, target).ratio()
-        return ratio + (os.path.basename(other) == name)
-
-    near = sorted(((likeness(row), -row) for row in found), reverse=True)[:_SUGGESTED]
-    return [(-row, found[-row]) for ratio, row in near if ratio >= _NEAR]
+    alike = [text for text in texts if os.path.basename(text) == os.path.basename(target)]
+    near = dict.fromkeys([*reversed(alike), *difflib.get_close_matches(target, texts, _SUGGESTED)])
+    return [(texts[text], pack.key_bytes(texts[text])) for text in [*near][:_SUGGESTED]]
 
 
 def _with_name(pack: Pack, key: bytes) -> list[int]:

@@ -80,7 +80,6 @@ def test_figures_are_those_of_the_rounds(folder: pathlib.Path) -> None:
         assert 0 < row.slowest <= row.images_per_second <= row.fastest
         assert 0 < row.ms_p50 <= row.ms_p99
         assert row.megapixels_per_second == pytest.approx(row.images_per_second * 40 * 60 / 1e6)
-    assert len(seen) == 3 * len(result.rows)
     assert seen[-1].done == seen[-1].total
 
 

@@ -1,6 +1,6 @@
 {% include "tiles.js" %}
 const PAGE = 60;
-const {classes, splits, samples, counts} = JSON.parse(byId("data").textContent);
+const {classes, splits, samples} = JSON.parse(byId("data").textContent);
 const split = byId("split");
 const KEPT = 8;  // answers of the server
 const WAIT = 300;  // milliseconds until the page says that it waits
@@ -203,7 +203,7 @@ async function restore() {
   await show();
 }
 function options() {
-  const of = new Map(counts ?? []);
+  const of = new Map(samples === null ? classes.map((_, c) => [c, null]) : []);
   let all = samples === null ? null : samples.length, broken = 0;
   for (const s of samples ?? []) {
     broken += s.error !== null;

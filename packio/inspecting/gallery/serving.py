@@ -32,7 +32,6 @@ from packio.system.quantities import pluralize
 HOST = "127.0.0.1"
 _MOST = 200  # samples of an answer
 _FILTERS = 8  # results of filters that are kept
-_COUNTED = 1 << 20  # samples of a pack whose classes are counted
 
 
 class GalleryServer:
@@ -83,7 +82,7 @@ class GalleryServer:
     def page(self) -> bytes:
         """The page, which asks for all else."""
         said = pluralize(len(self._samples), "sample")
-        values = make_values(self._pack, said, self._size, counts=self._counts(), samples=None)
+        values = make_values(self._pack, said, self._size, samples=None)
         return make_page(Path(__file__).parent, values, served=True).encode()
 
     def samples(self, asked: dict[str, str]) -> dict[str, Any]:
@@ -139,18 +138,6 @@ class GalleryServer:
                     break
             found = found[has]
         return found
-
-    def _counts(self) -> list[tuple[int, int | None]]:
-        """Classes, and how many samples each has; None in a large pack."""
-        pack = self._pack
-        if "label" not in pack.index_file or len(self._samples) > _COUNTED:
-            return [(number, None) for number in range(len(pack.classes))]
-        labels = pack.take_labels(self._samples)
-        if labels.ndim > 1:
-            sums = (labels > 0).sum(axis=0)
-            return [(number, int(sums[number])) for number in np.flatnonzero(sums).tolist()]
-        numbers, counts = np.unique(labels[labels >= 0], return_counts=True)
-        return list(zip(numbers.tolist(), counts.tolist(), strict=True))
 
 
 def _choose_name(names: Sequence[str], number: str, what: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import os
 import statistics
@@ -19,6 +18,7 @@ from packio.datasets.pack_dataset import PackDataset
 from packio.errors import OptionError
 from packio.images.geometry import Geometry, RandomResizedCrop
 from packio.measuring import gains
+from packio.measuring.doctor.loops import Loop
 from packio.measuring.turns import IndexFeed, IndexOrder, run_in_turns
 from packio.system import processors
 from packio.system.quantities import pluralize
@@ -188,41 +188,26 @@ class _TimedLoader:
         self, dataset: PackDataset, workers: int, threads: int, batch_size: int, images: int
     ) -> None:
         self.workers, self.threads = workers, threads
-        self._dataset = dataset.with_options(threads=threads)
-        self._batches = batches_timed(images, batch_size, workers)
+        self.rates: list[float] = []
+        self._bytes = float(dataset.pack.index_file.column("image/length").array().mean())
         generator = torch.Generator().manual_seed(0)
-        self._feed = IndexFeed(IndexOrder(lambda: torch.utils.data.BatchSampler(
+        feed = IndexFeed(IndexOrder(lambda: torch.utils.data.BatchSampler(
             torch.utils.data.RandomSampler(dataset, replacement=True, generator=generator,
                                            num_samples=batch_size << 10),
             batch_size, drop_last=False,
         )))  # fmt: skip
-        self.rates: list[float] = []
-        self._bytes = float(dataset.pack.index_file.column("image/length").array().mean())
-        self._loader: Any = None
+        loader = torch.utils.data.DataLoader(
+            dataset.with_options(threads=threads), batch_sampler=cast("Any", feed),
+            num_workers=workers, collate_fn=collating.collate, persistent_workers=workers > 0,
+        )  # fmt: skip
+        most = batch_size * batches_timed(images, batch_size, workers)
+        self._loop = Loop(loader, feed, None, workers, most=most)
 
     def run(self, say: Callable[[str], None], rounds: int, seconds: float = math.inf) -> None:
         """Time batches while all workers work; after so many seconds, up to the end of a lap."""
-        until = time.monotonic() + seconds
         say(f"round {len(self.rates) + 1} of {rounds}: {_named(self.workers, self.threads)}")
-        if self._loader is None:
-            self._loader = torch.utils.data.DataLoader(
-                self._dataset, batch_sampler=cast("Any", self._feed), num_workers=self.workers,
-                collate_fn=collating.collate, persistent_workers=self.workers > 0,
-            )  # fmt: skip
-        self._feed.is_open = True
-        source = iter(self._loader)
-        for _ in range(max(1, 2 * self.workers)):
-            next(source)
-        began = time.perf_counter()
-        done, lap = 0, max(1, self.workers)
-        for number, batch in enumerate(itertools.islice(source, self._batches), 1):
-            done += len(batch)
-            if number % lap == 0 and time.monotonic() >= until:
-                break
-        self.rates.append(done / (time.perf_counter() - began))
-        self._feed.is_open = False
-        for _ in source:
-            pass
+        self._loop.seconds = seconds
+        self.rates.append(self._loop.run().rate)
 
     def setting(self) -> Setting:
         rates, middle = self.rates, statistics.median(self.rates)

@@ -30,7 +30,6 @@ _COLOURS = {
     Cause.STEP: "step", Cause.MEMORY_FORMAT: "layout", Cause.COPY: "copy",
     Cause.UNEXPLAINED: "unexplained",
 }  # in page.css; all else is the loader's  # fmt: skip
-_LEAST_DRAWN = 0.005  # share of the loop's time that is drawn
 
 
 def doctor(
@@ -146,7 +145,7 @@ class Diagnosis:
         return make_page(Path(__file__).parent, {
             "verdict": self.verdict, "origin": report.origin(measured, command),
             "shares": [Bar(kind.value, 100 * share, f"{share:.0%}", _COLOURS.get(kind, "data"))
-                       for kind, share in shares if share >= _LEAST_DRAWN],
+                       for kind, share in shares if round(100 * share)],
             "remedies": self.remedies, "gain": report.gain,
             "trials": bars if trials else [],
             "evidence": [row for row in report.evidence(measured) if row[0] != "machine"],

@@ -6,6 +6,7 @@ import cProfile
 import dataclasses
 import datetime as dt
 import math
+import operator
 import os
 import platform
 import statistics
@@ -17,7 +18,7 @@ import torch
 
 from packio.batches.collating import collate
 from packio.errors import DiagnosisError, OutputError
-from packio.images.tensors import ensure_contiguous, is_contiguous_batch
+from packio.images.tensors import ensure_contiguous, is_contiguous_batch, map_tensors
 from packio.measuring.doctor import loops, remedies
 from packio.measuring.doctor.findings import Cause, Measurements, Spread, Stages, Trial
 from packio.measuring.doctor.loops import Loop, LoopRun, Step, call
@@ -101,7 +102,10 @@ class Examination:
         collating = loops.median_time(lambda: setup.collate(samples), budget)
         batch, handing, copying = setup.collate(samples), None, None
         if torch.cuda.is_available():
-            copying = loops.median_time(lambda: call(loops.copy_to_gpu, batch), budget / 2)
+            to_gpu = operator.methodcaller("to", "cuda", non_blocking=True)
+            copying = loops.median_time(
+                lambda: call(lambda b: map_tensors(b, to_gpu), batch), budget / 2
+            )
         if setup.workers:
             handing = loops.time_hand_over(batch, budget, shared=setup.collate is collate)
         self._stages = dataclasses.replace(
@@ -147,14 +151,9 @@ class Examination:
             setup, measured, self._indices, 0.1 * self._seconds, self._say
         )
         tried, runs = remedies.try_changes(
-            changes,
-            self._baseline,
-            self._make_loop,
-            self._price,
-            measured.rate.median,
-            self._until,
-            self._say,
-        )
+            changes, self._baseline, self._make_loop, self._price, measured.rate.median,
+            self._until, self._say,
+        )  # fmt: skip
         self._trials = tried + estimated
         self._runs += runs
 
@@ -170,7 +169,6 @@ class Examination:
             raise OutputError(f"{os.fspath(out)}: {error.strerror}") from error
 
     def summarize(self) -> Measurements:
-        """Give all numbers measured so far."""
         setup, has_step = self._setup, self._step is not None
         first, *later = self._baseline.first_waits
         if later and setup.workers and setup.is_map and not setup.is_persistent:

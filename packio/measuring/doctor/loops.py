@@ -7,7 +7,7 @@ import pickle
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 
@@ -50,15 +50,16 @@ class Loop:
     """A loader with a step. It runs now and then; in between its workers wait.
 
     About as many batches as there are workers arrive at once, so laps of so many are timed.
-    A run takes about `seconds`; after `until`, by time.monotonic, it ends with its lap. `alone`:
-    seconds of the step for a sample, if the step is not called but ran by itself.
+    A run takes about `seconds`, or `most` samples; after `until`, by time.monotonic, it ends with
+    its lap. `alone`: seconds of the step for a sample, if the step is not called but ran by itself.
     """
 
     def __init__(
         self, loader: Iterable[Any], feed: IndexFeed | None, step: Step | None, workers: int, *,
-        seconds: float, until: float = math.inf, alone: float | None = None,
+        seconds: float = math.inf, until: float = math.inf, most: float = math.inf,
+        alone: float | None = None,
     ) -> None:  # fmt: skip
-        self.seconds, self.until = seconds, until
+        self.seconds, self.until, self._most = seconds, until, most
         self.first_waits: list[float] = []  # seconds from the start of each run to its first batch
         self._loader: Any = loader
         self._feed, self._step, self._workers, self._alone = feed, step, workers, alone
@@ -82,7 +83,10 @@ class Loop:
                 self._next()
         self._time_batches(nothing, lap - 1)
         run = self._time_batches(nothing, lap)
-        while run.waited + run.computed < self.seconds and time.monotonic() < self.until:
+        while (
+            run.seconds < self.seconds and run.samples < self._most
+            and time.monotonic() < self.until
+        ):  # fmt: skip
             run = self._time_batches(run, lap)
         if time.monotonic() < self.until:
             self._drain()
@@ -140,10 +144,6 @@ def call(step: Step, batch: Any) -> None:
             torch.cuda.synchronize()
 
 
-def copy_to_gpu(batch: Any) -> Any:
-    return map_tensors(batch, lambda tensor: tensor.to("cuda", non_blocking=True))
-
-
 def median_time(work: Callable[[], Any], seconds: float) -> float:
     """Measure the median seconds of a call; the first call counts only if it takes too long."""
     until, times = time.perf_counter() + seconds, list[float]()
@@ -163,10 +163,6 @@ def time_hand_over(batch: Any, seconds: float, *, shared: bool) -> float:
         own = map_tensors(batch, lambda t: new_batch(tuple(t.shape), t.dtype).copy_(t) if shared
                      else t.clone())  # fmt: skip
         began = clock()
-        pickle.dumps(map_tensors(own, _share))
+        pickle.dumps(map_tensors(own, lambda t: t.share_memory_().new_empty(0)))  # type: ignore[no-untyped-call]  # torch's own
         times.append(clock() - began)
     return statistics.median(times[1:])
-
-
-def _share(tensor: torch.Tensor) -> torch.Tensor:
-    return cast("torch.Tensor", tensor.share_memory_()).new_empty(0)  # type: ignore[no-untyped-call]  # torch's own

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch.utils.data import default_collate
 
 from packio.batches import collating
@@ -68,8 +67,7 @@ def list_changes(setup: Setup, measured: Measurements) -> list[Change]:
             Cause.BATCH_SIZE, f"batches of {size}", f"batch_size={size}", size=size,
             note="this changes the training: learning rate, batch norm",
         ))  # fmt: skip
-    is_unpinned = setup.is_known and not setup.is_pinned and torch.cuda.is_available()
-    if is_unpinned and parts[Cause.COPY] >= _WORTH:
+    if setup.is_known and not setup.is_pinned and parts[Cause.COPY] >= _WORTH:  # to a GPU
         code = "pin_memory=True  # and .to(…, non_blocking=True)"
         found.append(Change(Cause.COPY, "pinned memory", code, {"pin_memory": True}))
     if setup.is_known and not getattr(setup.dataset, "decodes_batches", False):  # in this process
@@ -85,13 +83,14 @@ def _change_workers(now: int, cpus: int, waiting: float) -> Iterator[Change]:
     """Try one number in each direction; more than there are processors are always too many."""
     more = min(_MOST_WORKERS, max(2 * now, min(cpus, 4 * now)) or cpus)
     fewer = cpus if now > cpus else now // 2
-    for kind, number, is_possible in (
-        (Cause.WORKERS_TOO_MANY, fewer, fewer and (waiting >= _WORTH or now > cpus)),
-        (Cause.WORKERS_TOO_FEW, more, more > now and waiting >= _WORTH),
-    ):
-        if is_possible:
-            what, code = pluralize(number, "worker"), f"num_workers={number}"
-            yield Change(kind, what, code, {"num_workers": number})
+    numbers = {}
+    if fewer and (waiting >= _WORTH or now > cpus):
+        numbers[Cause.WORKERS_TOO_MANY] = fewer
+    if more > now and waiting >= _WORTH:
+        numbers[Cause.WORKERS_TOO_FEW] = more
+    for kind, number in numbers.items():
+        options = {"num_workers": number}
+        yield Change(kind, pluralize(number, "worker"), f"num_workers={number}", options)
 
 
 def _change_pack(

@@ -44,15 +44,13 @@ def verdict(measured: Measurements, found: list[Finding]) -> str:
 
 
 def lines(measured: Measurements, found: list[Finding], remedies: list[Trial]) -> list[str]:
-    """Say everything, for a terminal."""
     text = [verdict(measured, found), ""]
     text += [f"{name:<14} {value}" for name, value in evidence(measured)]
     tried = [trial for trial in remedies if not trial.assumption]
-    estimated = [trial for trial in remedies if trial.assumption]
     helps = "What helps, measured in turns with the loop as it is:"
     text += ["", helps if tried else "Nothing that was tried is clearly faster."]
-    for trial in remedies:
-        if estimated and trial is estimated[0]:
+    for number, trial in enumerate(remedies):
+        if number == len(tried):
             text += ["", "What may help, estimated, not tried:"]
         text.append(f"  {gain(trial):<24} {trial.change}: {trial.code}")
         if trial.assumption or trial.note:
@@ -69,7 +67,6 @@ def gain(trial: Trial) -> str:
 
 
 def origin(measured: Measurements, command: str) -> list[tuple[str, str]]:
-    """Say which command was run on which machine, and when."""
     machine, _, date = measured.machine.rpartition(", ")
     device = "no GPU" if measured.device == "cpu" else measured.device
     told = f"{machine}; {measured.cpus} CPUs, {device}" if machine else ""
@@ -77,7 +74,6 @@ def origin(measured: Measurements, command: str) -> list[tuple[str, str]]:
 
 
 def evidence(measured: Measurements) -> list[tuple[str, str]]:
-    """Give the names and values of what was measured."""
     stages, best = measured.stages, findings.ceiling(measured)
     within = _time(measured.batch_seconds * (1 - measured.waiting.median), "in the loop")
     each = _time(measured.batch_seconds, f"a batch of {measured.batch_size}")

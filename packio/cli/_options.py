@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from packio.errors import OptionError
+from packio.storage import urls
 from packio.system import files
 
 
@@ -49,9 +50,24 @@ def name_or_shares(text: str) -> str | tuple[tuple[str, float], ...]:
     return shares(text) if "=" in text else text
 
 
+def on_disk(path: Path | None) -> Path | None:
+    """Refuse a URL, for the callback of what a command changes in place or writes."""
+    if path is not None and (url := urls.parse(path)) is not None:
+        raise OptionError(
+            f"{url}: at a URL, where this command changes and writes nothing; name a file or "
+            "folder on a disk"
+        )
+    return path
+
+
 Pack = Annotated[
     Path, typer.Argument(metavar="PACK", help="The pack: a file, or a folder of shards.")
 ]
+PackOnDisk = Annotated[
+    Path,
+    typer.Argument(metavar="PACK", help="The pack: a file, or a folder of shards.",
+                   callback=on_disk),
+]  # fmt: skip
 _AT = "File or URL of the pack's index, if it is not beside the pack; see: packio reindex --index"
 Index = Annotated[Path | None, typer.Option("--index", "--index-file", metavar="PLACE", help=_AT)]
 Out = Annotated[

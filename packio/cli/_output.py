@@ -1,7 +1,7 @@
 """Print results on stdout, each name exactly, on one line; and on stderr how far long work is.
 
-All that commands print goes through `say` and `tell`, or through rich after `printable`: nothing
-that a file holds reaches a terminal as it is.
+All that commands print goes through `printable`: nothing that a file holds reaches a terminal as it
+is.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
+
+import typer
 
 from packio.errors import as_bytes, printable, without_credentials
 from packio.system.progress import Progress
@@ -72,6 +74,12 @@ def _escape_error(error: UnicodeError) -> tuple[str, int]:
 def say(*lines: str, end: str = "\n") -> None:
     """Print lines on stdout."""
     sys.stdout.write(printable("\n".join(lines)) + end)
+
+
+def say_title(line: str) -> None:
+    """Print a line on stdout, bold on a terminal."""
+    bold = typer.style(printable(line), bold=True)
+    sys.stdout.write(f"{bold if sys.stdout.isatty() else printable(line)}\n")
 
 
 def tell(line: str) -> None:
@@ -169,25 +177,12 @@ def _escaped_character(character: str, encoding: str) -> str:
     return as_bytes(character)
 
 
-def print_table(
-    header: Sequence[str], cells: Sequence[Sequence[str]], *, left: Sequence[str]
-) -> None:
-    """Print a table: as plain text, or on a terminal with rich; there numbers are on the right."""
-    if not sys.stdout.isatty():
-        widths = [max(len(line[i]) for line in (header, *cells)) for i in range(len(header))]
-        for line in (header, *cells):
-            padded = (text.ljust(width) for text, width in zip(line, widths, strict=True))
-            say("  ".join(padded).rstrip())
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for name in header:
-        table.add_column(name, justify="left" if name in left else "right", overflow="fold")
-    for line in cells:
-        table.add_row(*map(printable, line))
-    Console().print(table)
+def print_table(header: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    """Print a table; no cell is cut off, however narrow the terminal is."""
+    widths = [max(len(line[i]) for line in (header, *cells)) for i in range(len(header))]
+    for line in (header, *cells):
+        padded = (text.ljust(width) for text, width in zip(line, widths, strict=True))
+        say("  ".join(padded).rstrip())
 
 
 def print_json(values: Any) -> None:

@@ -75,7 +75,7 @@ def find_duplicates(
     pack: option.Pack,
     threshold: Annotated[int, typer.Option(min=0, max=MOST, metavar="BITS",
         help="Bits of 64 that hashes may differ in.")] = THRESHOLD,
-    html: Annotated[Path | None, typer.Option(metavar="FILE",
+    html: Annotated[Path | None, typer.Option(metavar="FILE", callback=option.on_disk,
         help="Write a page that shows the pairs.")] = None,
     limit: Annotated[int, typer.Option(min=1, metavar="N",
         help="Most pairs on the page, the most alike first.")] = 500,

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import escape, print_json, say
-from packio.errors import IntegrityError, printable
+from packio.cli._output import escape, print_json, say, say_title
+from packio.errors import IntegrityError
 from packio.system.quantities import as_size, pluralize
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _Lines = Iterator[tuple[str, str]]
 def _page(plot: Path | None) -> Path | None:
     if plot is not None and plot.suffix.lower() not in (".html", ".htm"):
         raise typer.BadParameter(f"{plot}: a page is written, as info.html")
-    return plot
+    return option.on_disk(plot)
 
 
 def info(
@@ -89,21 +89,20 @@ def info(
             write_overview(opened, plot)
     if as_json:
         print_json(summary)
-    elif sys.stdout.isatty():
-        _print_rich(summary)
     else:
         for title, entries in _sections(summary):
-            say(title, *(f"  {name:<13} {text}" for name, text in entries))
+            say_title(title)
+            say("".join(f"  {name:<13} {text}\n" for name, text in entries), end="")
 
 
-def _sections(summary: dict[str, Any]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    yield escape(summary["path"]), list(_pack(summary))
-    yield "Images", list(_images(summary))
-    yield "Fields", list(_fields(summary))
-    yield "Classes", list(_classes(summary))
+def _sections(summary: dict[str, Any]) -> Iterator[tuple[str, _Lines]]:
+    yield escape(summary["path"]), _pack(summary)
+    yield "Images", _images(summary)
+    yield "Fields", _fields(summary)
+    yield "Classes", _classes(summary)
     if "buckets" in summary:
-        yield "Buckets, height x width", list(_buckets(summary["buckets"]))
-    yield "Made from", list(_origin(summary))
+        yield "Buckets, height x width", _buckets(summary["buckets"])
+    yield "Made from", _origin(summary)
 
 
 def _pack(summary: dict[str, Any]) -> _Lines:
@@ -193,21 +192,6 @@ def _origin(summary: dict[str, Any]) -> _Lines:
         value = summary[name] or {}
         entries = value.items() if isinstance(value, dict) else [("", value)]
         yield name, ", ".join(f"{k} {v}".strip() for k, v in entries) or "-"
-
-
-def _print_rich(summary: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console()
-    for title, entries in _sections(summary):
-        console.print(Text(printable(title), "bold"))
-        table = Table.grid(padding=(0, 2))
-        for name, text in entries:
-            table.add_row(Text(printable(f"  {name}"), "cyan"), Text(printable(text)))
-        console.print(table)
-        console.print()
 
 
 _COLUMNS = ("index", "key", "class", "label", "bytes", "width", "height", "encoding", "file",

@@ -20,7 +20,7 @@ from packio.system.quantities import pluralize
 
 @group.takes(group.ADDING)
 def add(
-    pack: option.Pack,
+    pack: option.PackOnDisk,
     field: Annotated[list[str], typer.Option("--field", metavar="NAME=FROM", help="Name, and where "
         "values come from: a folder, a table, or package.module:function.")] = ...,  # type: ignore[assignment]  # typer: the option must be given
     *,
@@ -131,7 +131,7 @@ def _show_unfilled(report: Any) -> None:
 
 
 def drop_field(
-    pack: option.Pack,
+    pack: option.PackOnDisk,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The field to drop.")],
     as_json: option.Json = False,
     quiet: option.Quiet = False,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import operator
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -11,8 +14,8 @@ import typer
 
 from packio import registry
 from packio.cli import _options as option
-from packio.cli._output import ProgressLine, print_json, print_table, say, tell
-from packio.errors import OptionError, printable
+from packio.cli._output import ProgressLine, print_json, print_table, say, say_title, tell
+from packio.errors import OptionError
 from packio.system import processors
 from packio.system.quantities import pluralize
 
@@ -36,9 +39,9 @@ def doctor(
     index: option.Index = None,
     seconds: Annotated[float, typer.Option(help="Seconds to spend, roughly.")] = 25.0,
     as_json: option.Json = False,
-    html: Annotated[Path | None, typer.Option(metavar="FILE",
+    html: Annotated[Path | None, typer.Option(metavar="FILE", callback=option.on_disk,
         help="Write a page with plots into FILE.")] = None,
-    profile: Annotated[Path | None, typer.Option(metavar="FILE",
+    profile: Annotated[Path | None, typer.Option(metavar="FILE", callback=option.on_disk,
         help="Profile the main process with cProfile.")] = None,
     quiet: option.NoProgress = False,
 ) -> None:  # fmt: skip
@@ -54,14 +57,14 @@ def doctor(
     """
     from packio.inspecting.pages import check_place, write_page
     from packio.measuring import doctor as diagnosing
-    from packio.measuring.doctor import setups
 
     if html is not None:
         check_place(html)  # before minutes of measuring
-    found: Any = setups.make_loader(loader) if setups.is_name(loader) else _loader_of(
-        loader, size, batch_size, workers, index)  # fmt: skip
+    is_place = ":" not in loader or "/" in loader or os.path.lexists(loader)
+    made = _open_loader(loader, size, batch_size, workers, index) if is_place else None
     diagnosis = diagnosing.doctor(
-        found, setups.find_object(step, "--step ") if step is not None else None, seconds=seconds,
+        find_object(loader) if made is None else made,
+        find_object(step, "--step ") if step is not None else None, seconds=seconds,
         profile=profile, say=None if quiet else tell,
     )  # fmt: skip
     if html is not None:
@@ -72,7 +75,34 @@ def doctor(
         _print_diagnosis(diagnosis)
 
 
-def _loader_of(
+def find_object(name: str, option: str = "") -> Any:
+    """Import an object, perhaps of the current folder; `option`: said before it, for messages."""
+    from packio.measuring.doctor.setups import explain_errors
+    from packio.sources.torch_dataset import SOURCE, current_folder_importable
+
+    if not SOURCE.recognise(Path(name)):
+        raise OptionError(
+            f"{option}{name}: expected module:object, as train:{'step' if option else 'loader'}"
+        )
+    module, _, names = name.partition(":")
+    with current_folder_importable(), explain_errors(name):
+        try:
+            imported = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if not f"{module}.".startswith(f"{error.name}."):  # one that the module imports
+                raise
+            raise OptionError(f"{name}: {error}") from error
+        try:
+            found = operator.attrgetter(names)(imported)
+        except AttributeError as error:
+            raise OptionError(f"{name}: {error}") from error
+        is_loader = hasattr(found, "__iter__") and not isinstance(found, type)
+        if not option and callable(found) and not is_loader:
+            found = found()
+    return found
+
+
+def _open_loader(
     path: str, size: int, batch_size: int, workers: int | None, index: Path | None
 ) -> Any:
     from torch.utils.data import DataLoader
@@ -95,22 +125,14 @@ def _loader_of(
 
 
 def _print_diagnosis(diagnosis: Diagnosis) -> None:
-    from rich.console import Console
-
-    from packio.measuring.doctor.report import TIMES
-
-    console = Console(highlight=False)
-    first, *others = printable(str(diagnosis)).splitlines()
-    console.print(first, style="bold", markup=False, soft_wrap=True)
-    for line in others:
-        style = "green" if line.startswith(f"  {TIMES}") else None
-        console.print(line, style=style, markup=False, soft_wrap=True)
+    verdict, _, others = str(diagnosis).partition("\n")
+    say_title(verdict)
+    say(others)
 
 
 _PARITY_COLUMNS = (
     "decoder", "fidelity", "max", "mean", "PSNR mean", "min", "off by > 1", "max to Pillow",
 )  # fmt: skip
-_LEFT = ("encoding", "decoder", "on", "pixels", "fidelity")
 _COLUMNS = ("decoder", "on", "img/s", "spread", "Mpx/s", "ms p50", "ms p99", "refused", "pixels")
 
 
@@ -184,7 +206,7 @@ def _print_decode(result: DecodeResult) -> None:
     )
     header = ("encoding", *_COLUMNS) if several else _COLUMNS
     cells = [((row.encoding,) if several else ()) + _decode_cells(row, result) for row in ordered]
-    print_table(header, cells, left=_LEFT)
+    print_table(header, cells)
     for name, reason in result.missing.items():
         say(f"{name}: not measured; {reason}")
 
@@ -220,7 +242,7 @@ def _print_parity(result: fidelity.FidelityResult) -> None:
          f"{found.mean:.3f}", f"{found.psnr:.1f}", f"{found.lowest_psnr:.1f}", f"{found.off:.2%}",
          str(row.pillow.maximum)) for row in result.rows for found in [row.torchvision]
     ]  # fmt: skip
-    print_table(_PARITY_COLUMNS, cells, left=_LEFT)
+    print_table(_PARITY_COLUMNS, cells)
 
 
 def bench_load(
@@ -340,5 +362,5 @@ def _print_memory_format(result: MemoryFormatResult) -> None:
          f"{(row.slowest - row.fastest) / row.milliseconds:.0%}",
          f"{row.ratio:.2f} ({row.lowest:.2f} to {row.highest:.2f})") for row in result.rows
     ]  # fmt: skip
-    print_table(_LAYOUT_COLUMNS, cells, left=_LAYOUT_COLUMNS[:5])
+    print_table(_LAYOUT_COLUMNS, cells)
     say(*result.conclusions())

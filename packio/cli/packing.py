@@ -124,7 +124,7 @@ def _print_levels(found: LevelsAdvice, looked_at: int) -> None:
 )  # fmt: skip
 def append(
     pack: Annotated[Path, typer.Argument(metavar="PACK",
-        help="The pack to add to: a folder of shards.")],
+        help="The pack to add to: a folder of shards.", callback=option.on_disk)],
     source: Annotated[str, typer.Argument(metavar="SOURCE",
         help="What the pack was made of, as for `packio pack`.")],
     *,

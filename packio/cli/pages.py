@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def view(
     pack: option.Pack,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE",
-        help="The page (default: PACK.html here).")] = None,
+        callback=option.on_disk, help="The page (default: PACK.html here).")] = None,
     classes: option.Classes = None,
     split: option.Split = None,
     limit: Annotated[int, typer.Option(min=1, metavar="N",
@@ -149,7 +149,7 @@ def replay(
     vflip: Annotated[float | None, typer.Option(metavar="P",
         help="Probability of mirroring top-bottom.")] = None,
     split: option.Split = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE",
+    html: Annotated[Path | None, typer.Option(metavar="FILE", callback=option.on_disk,
         help="Write a page of the very crops.")] = None,
     size: Annotated[int, typer.Option(min=16, max=1024, metavar="PIXELS",
         help="Longer side on the page.")] = 128,

@@ -73,7 +73,8 @@ def _find(pack: Pack, key: str) -> int:
 
 def extract(
     pack: option.Pack,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to make.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to make.",
+        callback=option.on_disk)],
     classes: option.Classes = None,
     split: option.Split = None,
     fields: Annotated[str | None, typer.Option(metavar="NAMES", help="Extract only these, as "
@@ -129,7 +130,9 @@ def _print_extracted(report: ExtractReport) -> None:
 
 def export(
     pack: option.Pack,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="File to make, .parquet.")],
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="File to make, .parquet.", callback=option.on_disk)
+    ],
     index: option.Index = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT.")] = False,
     as_json: option.Json = False,
@@ -162,7 +165,7 @@ def select(
     expression: Annotated[str | None, typer.Argument(metavar="[SQL]",
         help="A condition, as \"width >= 512 AND class = 'cat'\".")] = None,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE",
-        help="The selection, as cats.selection.")] = ...,  # type: ignore[assignment]  # typer: the option must be given
+        help="The selection, as cats.selection.", callback=option.on_disk)] = ...,  # type: ignore[assignment]  # typer: the option must be given
     keys_of: Annotated[Path | None, typer.Option(metavar="FILE",
         help="Take the samples that have the keys of this older selection.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite",

@@ -184,6 +184,27 @@ def test_an_output_in_a_folder_that_is_missing_is_told_at_once(
     assert f"make it first: mkdir -p '{tmp_path}/no such'" in done.stderr
 
 
+ON_DISK = {
+    **{
+        name: words for name, words in OUTPUTS.items() if name not in ("pack", "convert", "reindex")
+    },
+    "append": ("{out}.tar", "{folder}"),
+    "add": ("{out}.tar", "--field", "x={folder}"),
+    "drop-field": ("{out}.tar", "x"),
+}
+
+
+@pytest.mark.parametrize("name", ON_DISK)
+def test_a_url_is_refused_where_only_disks_are_written(
+    name: str, pack: pathlib.Path, image_folder: pathlib.Path
+) -> None:
+    places = {"pack": pack, "folder": image_folder, "out": "s3://bucket/x"}
+    done = run(name, *(word.format(**places) for word in ON_DISK[name]))
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("packio: s3://bucket/x")
+    assert "name a file or folder on a disk" in done.stderr
+
+
 @pytest.mark.parametrize("command", [n for n, words in OUTPUTS.items() if "{out}.html" in words])
 def test_a_page_takes_the_place_of_no_other_file(
     command: str, pack: pathlib.Path, tmp_path: pathlib.Path

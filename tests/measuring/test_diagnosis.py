@@ -23,6 +23,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import packio
+from packio.cli.measuring import find_object
 from packio.errors import DiagnosisError, OptionError
 from packio.measuring.doctor import (
     Cause,
@@ -31,7 +32,6 @@ from packio.measuring.doctor import (
     Trial,
     findings,
     samples,
-    setups,
 )
 from packio.measuring.doctor.findings import Spread, Stages
 from packio.measuring.doctor.loops import Loop, LoopRun
@@ -716,14 +716,17 @@ def test_what_cannot_be_meant_is_refused(options: dict[str, Any]) -> None:
     [
         ("no_such_module:x", OptionError, "No module named 'no_such_module'"),
         ("json:no_such_thing", OptionError, "no attribute 'no_such_thing'"),
-        ("no name", OptionError, "expected module:object, as train:loader"),
+        ("module.with.dots:x", OptionError, "No module named 'module'"),
+        ("json.decoder:nope.x", OptionError, "no attribute 'nope'"),
+        *((name, OptionError, "expected module:object, as train:loader")
+          for name in ("no name", ":x", "x:", "a:1b", "a:b:c", "folder/a:b", "a\nb:c")),
         ("os:abort.x", OptionError, "no attribute 'x'"),
         (f"{__name__}:failing_factory", DiagnosisError, "out of GPUs"),
     ],
 )  # fmt: skip
 def test_names_that_lead_nowhere_are_explained(name: str, error: type, words: str) -> None:
     with pytest.raises(error, match=words):
-        setups.make_loader(name)
+        find_object(name)
 
 
 def failing_factory() -> None:
@@ -786,13 +789,24 @@ def test_a_module_that_fails_is_told(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "fails_at_once", raising=False)
     with pytest.raises(DiagnosisError, match="fails_at_once"):
-        setups.make_loader("fails_at_once:x")
+        find_object("fails_at_once:x")
 
 
-def test_the_command_explains_a_name_that_is_none(tmp_path: pathlib.Path) -> None:
-    done = run("doctor", "nowhere:make", cwd=tmp_path)
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nowhere:make", "No module named 'nowhere'"),
+        ("json.nowhere.dots:x", "No module named 'json.nowhere'"),
+        ("a..b:x", "expected module:object, as train:loader"),
+    ],
+)
+def test_the_command_explains_a_name_that_is_none(
+    name: str, words: str, tmp_path: pathlib.Path
+) -> None:
+    done = run("doctor", name, cwd=tmp_path)
     assert done.returncode == OptionError.exit_code
-    assert "No module named 'nowhere'" in done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_python_file_is_no_pack(tmp_path: pathlib.Path) -> None:

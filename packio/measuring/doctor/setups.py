@@ -1,25 +1,20 @@
-"""A loader: found by its name, and how it was made, so that it is made again with a change."""
+"""A loader, and how it was made, so that it is made again with a change."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import importlib
-import operator
 from collections.abc import Iterable, Iterator, Mapping, Sized
-from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from packio.batches.collating import collate as packio_collate
-from packio.errors import DiagnosisError, OptionError, PackioError
+from packio.errors import DiagnosisError, PackioError
 from packio.loading.devices import DevicePrefetcher
 from packio.loading.loader import Loader
 from packio.measuring.turns import IndexFeed
-from packio.sources.torch_dataset import SOURCE, current_folder_importable
 
 _TIMEOUT = 120.0  # seconds that a worker may take for a batch
 _OF_ORDER = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "drop_last")
@@ -62,7 +57,6 @@ class Setup:
         return f"{name} over {dataset}, {self.workers} workers, batches of {size}"
 
     def epoch_batches(self) -> int | None:
-        """Count the batches of an epoch; None if the loader does not know."""
         with contextlib.suppress(TypeError, NotImplementedError):
             return len(cast("Sized", self.loader))
         return None
@@ -123,10 +117,7 @@ def size_of(batch: Any) -> int:
 
 
 def leaves(batch: Any) -> Iterator[Any]:
-    """Walk through nested tuples, lists and mappings."""
-    if isinstance(batch, (torch.Tensor, np.ndarray)):
-        yield batch
-    elif isinstance(batch, Mapping):
+    if isinstance(batch, Mapping):
         yield from leaves(list(batch.values()))
     elif isinstance(batch, (tuple, list)):
         for value in batch:
@@ -144,37 +135,3 @@ def explain_errors(what: str) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:
         raise DiagnosisError(f"{what}: {type(error).__name__}: {error}") from error
-
-
-def is_name(text: str) -> bool:
-    """Tell whether a text is ``module:object``, and no file."""
-    return SOURCE.recognise(Path(text))
-
-
-def find_object(name: str, option: str = "") -> Any:
-    """Import an object, perhaps of the current folder; `option`: said before it, for messages."""
-    if not is_name(name):
-        raise OptionError(
-            f"{option}{name}: expected module:object, as train:{'step' if option else 'loader'}"
-        )
-    module, _, names = name.partition(":")
-    with current_folder_importable(), explain_errors(name):
-        try:
-            imported = importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            if error.name not in (module, module.partition(".")[0]):  # one that the module imports
-                raise
-            raise OptionError(f"{name}: {error}") from error
-        try:
-            return operator.attrgetter(names)(imported)
-        except AttributeError as error:
-            raise OptionError(f"{name}: {error}") from error
-
-
-def make_loader(name: str) -> Any:
-    """Import a loader by its name. A function or class is called without arguments."""
-    value = find_object(name)
-    if callable(value) and (isinstance(value, type) or not hasattr(value, "__iter__")):
-        with current_folder_importable(), explain_errors(name):
-            value = value()
-    return value

@@ -145,23 +145,14 @@ class Lane:
 
 def first_bits(keys: np.ndarray, count: int) -> np.ndarray:
     """The 53 bits of the first numbers that `uniforms` gives: (K, count) of K uint64 keys."""
-    return _bits(np.arange(count).astype(np.uint64) * _LANE_STEP + _STEPS[0] + keys[:, None])
+    lanes = np.arange(count).astype(np.uint64) * _LANE_STEP
+    bits: np.ndarray = scramble(lanes + _STEPS[0] + keys[:, None]) >> _11
+    return bits
 
 
 def uniforms(key: int, lanes: np.ndarray, view: int, count: int) -> np.ndarray:
     """Draw numbers for (N,) lanes, at least 0, of a view: (N, count) float64, uniform on [0, 1)."""
     start = np.uint64(key + view * LANE * _GAMMA & _MASK)
     z = (lanes.astype(np.uint64) * _LANE_STEP + start)[:, None] + _STEPS[:count]
-    numbers: np.ndarray = _bits(z) * (2.0**-53)
+    numbers: np.ndarray = (scramble(z) >> _11) * (2.0**-53)
     return numbers
-
-
-def _bits(z: np.ndarray) -> np.ndarray:
-    """Turn counters into 53 random bits each, in place."""
-    z ^= z >> _30
-    z *= _M1
-    z ^= z >> _27
-    z *= _M2
-    z ^= z >> _31
-    z >>= _11
-    return z

@@ -82,7 +82,7 @@ def make(
                 view[slot] = image
 
     files, whole = pack.local_files, [batch for batch in batches if batch is not None]
-    is_for_core = len(whole) == len(batches) and framing.columns and native.makes_slices()
+    is_for_core = len(whole) == len(batches) and framing.columns
     if points is not None and not levels and files is not None and is_for_core:
         errors = slices.make(files, framing, threads, whole, points, but, work)
     else:

@@ -111,11 +111,10 @@ def _requests(framing: Framing, batches: Sequence[torch.Tensor]) -> np.ndarray:
         names = ("top", "left", "box_height", "box_width", *native.OF_FRAME)
         for name, column in zip(names, (*need.box, *need.frame[4:10]), strict=True):
             own[name] = column
-        if (ratios := regions.ratios_of(need.frame)) is not None:
-            own["ratio"] = ratios
+        own["ratio"][:, 0], own["ratio"][:, 1] = need.frame.row_ratio, need.frame.column_ratio
         own["orientation"] = need.orientation
         own["flips"] = np.where(need.hflip, 1, 0) + np.where(need.vflip, 2, 0)
         own["method"] = native.method(need.how)
         own["level"] = 1
-        own["scale"] = regions.scales(need)
+        own["scale"] = regions.scale_of(need)
     return requests

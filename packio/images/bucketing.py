@@ -22,15 +22,7 @@ import numpy as np
 
 from packio.errors import OptionError
 from packio.images import frames
-from packio.images.frames import (
-    Condition,
-    Frame,
-    Integer,
-    round_half_even,
-    select_frame,
-    truncate,
-    where,
-)
+from packio.images.frames import Condition, Frame, Integer, round_half_even, where
 from packio.images.geometry import Uniforms, check_interpolation
 
 MOST = 65_534  # sizes: their numbers, and one for "no size", are 16 bits
@@ -243,11 +235,11 @@ class BucketCrop:
             return frame
         top, left = self._start(height, high, u, 0), self._start(width, broad, u, 1)
         kept = Frame(0, 0, height, width, height, width, top, left, high, broad)
-        return select_frame(is_small(height, width, high, broad), kept, frame)
+        return frames.select_frame(is_small(height, width, high, broad), kept, frame)
 
     def _start(self, length: Integer, size: Integer, u: Uniforms, axis: int) -> Integer:
         """First pixel of a box along a side; negative: so many pixels of border before the side."""
         if self.position == "center":
             return where(length < size, -((size - length) // 2), (length - size) // 2)
-        inside = truncate(u[axis] * (abs(length - size) + 1))
+        inside = frames.truncate(u[axis] * (abs(length - size) + 1))
         return where(length < size, -inside, inside)

@@ -51,10 +51,10 @@ def render(
     if not f.resizes:
         _place(planes, f, out)
     elif fills:
-        _resize(planes, out, how, f.ratio)
+        _resize(planes, out, how, pixels.scales_of(f))
     else:
         small = out.new_empty((out.shape[0], f.to_height, f.to_width))
-        _resize(planes, small, how, f.ratio)
+        _resize(planes, small, how, pixels.scales_of(f))
         _place(small, f, out)
     if hflip or vflip:
         out.copy_(_mirrored(out, hflip=hflip, vflip=vflip))
@@ -75,16 +75,11 @@ def _place(planes: torch.Tensor, frame: Frame, out: torch.Tensor) -> None:
     out[:, y : y + inner.shape[1], x : x + inner.shape[2]].copy_(inner)
 
 
-def _resize(
-    planes: torch.Tensor, out: torch.Tensor, how: str, ratio: tuple[float, float] | None
-) -> None:
-    """Resize (C, h, w) uint8 planes of any device into ``out`` (C, H, W) float32, not rounded.
-
-    For ``how`` and ``ratio`` see `packio.images.pixels.resize`.
-    """
+def _resize(planes: torch.Tensor, out: torch.Tensor, how: str, scales: pixels.Scales) -> None:
+    """Resize (C, h, w) uint8 planes of any device into ``out`` (C, H, W) float32, not rounded."""
     batch = planes.unsqueeze(0).to(torch.float32, memory_format=torch.contiguous_format)
     size = [out.shape[1], out.shape[2]]
-    kernel, (rows, columns) = pixels.find_antialias_kernel(how), pixels.scales_of(ratio)
+    kernel, (rows, columns) = pixels.find_antialias_kernel(how), scales
     if kernel is None:
         out.copy_(pixels.resize_as_float(batch, size, how, (rows, columns))[0])
         return

@@ -29,11 +29,6 @@ SPARE = 1.1
 T = TypeVar("T", bound="tuple[Any, ...]")
 
 
-def is_column(value: Any) -> bool:
-    """Tell a column from a number."""
-    return isinstance(value, np.ndarray)
-
-
 def round_half_even(value: Real) -> Integer:
     """The nearest integer; halves go to the even one."""
     return np.rint(value).astype(np.int64) if isinstance(value, np.ndarray) else round(value)
@@ -82,8 +77,8 @@ class Frame(NamedTuple):
     The box ``top, left, height, width`` of the image is resized to ``to_height, to_width``. Pixel
     (y, x) of the output is pixel ``(y + out_top, x + out_left)`` of the result, else black.
 
-    ``ratio`` is how many rows and columns of the box become one; None: as the sizes say. A part of
-    a resized frame has a ratio, because its box has some more pixels at the end (`visible_part`).
+    The ratios are how many rows, and columns, of the box become one; 0: as the sizes say. A part of
+    a resized frame has ratios, because its box has some more pixels at the end (`visible_part`).
     """
 
     top: int
@@ -96,11 +91,12 @@ class Frame(NamedTuple):
     out_left: int
     out_height: int
     out_width: int
-    ratio: tuple[float, float] | None = None
+    row_ratio: float = 0.0
+    column_ratio: float = 0.0
 
     @property
     def resizes(self) -> bool:
-        return self.ratio is not None or self[2:4] != self[4:6]
+        return self.row_ratio != 0 or self[2:4] != self[4:6]
 
 
 class Placement(NamedTuple):
@@ -122,16 +118,7 @@ def _items(column: Any, count: int) -> Sequence[Any] | Iterator[Any]:
     if isinstance(column, np.ndarray):
         items: list[Any] = column.tolist()
         return items
-    if isinstance(column, tuple) and not _is_plain(column):
-        return each(column, count)
-    return itertools.repeat(column, count)
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether no column is in a value."""
-    if isinstance(value, tuple):
-        return all(map(_is_plain, value))
-    return not isinstance(value, np.ndarray)
+    return each(column, count) if isinstance(column, tuple) else itertools.repeat(column, count)
 
 
 def whole(height: Integer, width: Integer) -> Frame:
@@ -199,19 +186,16 @@ def _shown_resized(f: Frame, radius: int, *, fast: bool) -> Frame:
     (y, height, top, to_height), (x, width, left, to_width) = (
         _reached_of_each(side, radius, fast=fast) for side in sides
     )
-    ratio: Any = f.height / f.to_height, f.width / f.to_width
-    if is_column(ratio[0]):  # an (N,) array of pairs
-        pairs = zip(*(column.tolist() for column in ratio), strict=True)
-        ratio = np.fromiter(pairs, object, len(ratio[0]))
     return Frame(
         f.top + y, f.left + x, height, width, to_height, to_width,
-        f.out_top - top, f.out_left - left, f.out_height, f.out_width, ratio,
+        f.out_top - top, f.out_left - left, f.out_height, f.out_width,
+        f.height / f.to_height, f.width / f.to_width,
     )  # fmt: skip
 
 
 def _reached_of_each(side: tuple[Integer, ...], radius: int, *, fast: bool) -> Any:
     """`_reached` of one side or of columns. Images have few different sides: results are kept."""
-    if not any(map(is_column, side)):
+    if not any(isinstance(number, np.ndarray) for number in side):
         return _reached(*side, radius, fast)
     columns = [column.tolist() for column in np.broadcast_arrays(*side)]
     found = [_reached(*numbers, radius, fast) for numbers in zip(*columns, strict=True)]

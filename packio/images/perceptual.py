@@ -89,16 +89,17 @@ def near(hashes: np.ndarray, threshold: int) -> tuple[np.ndarray, np.ndarray, np
     """
     check_threshold(threshold)
     found: list[np.ndarray] = []
+    counts = range(threshold // _BANDS + 1)
+    flips = [bits for n in counts for bits in itertools.combinations(range(_BITS), n)]
     for band in range(_BANDS):
         part = (hashes >> np.uint64(_BITS * band)).astype(np.uint16)
         order = np.argsort(part, kind="stable")
         ordered = part[order]
-        for mask in _masks(threshold // _BANDS):
-            wanted = part ^ np.uint16(mask)
+        for bits in flips:
+            wanted = part ^ np.uint16(sum(1 << bit for bit in bits))
             low, high = (np.searchsorted(ordered, wanted, side) for side in ("left", "right"))
             for a, b in _candidates(order, low, high):
-                bits = _ones(hashes[a] ^ hashes[b])
-                close = bits <= threshold
+                close = _ones(hashes[a] ^ hashes[b]) <= threshold
                 found.append(a[close] * len(hashes) + b[close])
     pairs = np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
     first, second = np.divmod(pairs, max(len(hashes), 1))
@@ -111,13 +112,6 @@ def _ones(numbers: np.ndarray) -> np.ndarray:
     octets = np.ascontiguousarray(numbers).view(np.uint8).reshape(-1, 8)
     counts: np.ndarray = table[octets].sum(axis=1, dtype=np.int64)
     return counts
-
-
-def _masks(radius: int) -> Iterator[int]:
-    """All 16-bit numbers of at most so many ones."""
-    for count in range(radius + 1):
-        for bits in itertools.combinations(range(_BITS), count):
-            yield sum(1 << bit for bit in bits)
 
 
 def _candidates(

@@ -15,6 +15,8 @@ import torch
 from packio.images import tensors
 from packio.images.frames import Frame
 
+Scales = tuple[float | None, float | None]  # result by source, rows and columns
+
 
 def render(
     pixels: np.ndarray, frame: Frame, out: np.ndarray, *, hflip: bool, vflip: bool, how: str
@@ -27,8 +29,8 @@ def render(
     """
     f = frame
     size = f[4:6]
-    if f.ratio is not None or f[2:4] != size:  # it resizes
-        pixels = resize(pixels, size, how, f.ratio)
+    if f.row_ratio or f[2:4] != size:  # it resizes
+        pixels = resize(pixels, size, how, scales_of(f))
     if f.out_top == f.out_left == 0 and size == f[8:10]:
         tensors.to_planes(pixels, out, hflip=hflip, vflip=vflip)
     else:
@@ -51,16 +53,16 @@ def _place(pixels: np.ndarray, frame: Frame, out: np.ndarray, *, hflip: bool, vf
 
 
 def resize(
-    pixels: np.ndarray, size: tuple[int, int], how: str, ratio: tuple[float, float] | None = None
+    pixels: np.ndarray, size: tuple[int, int], how: str, scales: Scales = (None, None)
 ) -> np.ndarray:
     """Resize (h, w, C) pixels to ``size``, (H, W, C); values as torchvision v2's on tensors.
 
-    The result is this thread's until its next call. ``ratio`` is that of a `Frame`.
+    The result is this thread's until its next call.
 
     PyTorch's kernel for uint8 is fastest from interleaved to interleaved pixels: 250 x 250 pixels
     to 224 x 224 take 180 µs; 420 µs where the kernel writes planes. Pillow takes 1,150 µs.
     """
-    kernel, scales = find_antialias_kernel(how), scales_of(ratio) if ratio else (None, None)
+    kernel = find_antialias_kernel(how)
     if kernel is not None and pixels.dtype == np.uint8:
         resized, planes = _RESIZED.get_buffers((*size, pixels.shape[2]))
         pixels = np.ascontiguousarray(pixels)  # or the kernel copies them
@@ -113,11 +115,8 @@ def find_antialias_kernel(how: str) -> Any:
     return getattr(kernels, name) if name else None
 
 
-Scales = tuple[float | None, float | None]  # result by source, rows and columns
-
-
-def scales_of(ratio: tuple[float, float] | None) -> Scales:
-    return (None, None) if ratio is None else (1 / ratio[0], 1 / ratio[1])
+def scales_of(frame: Frame) -> Scales:
+    return (1 / frame.row_ratio, 1 / frame.column_ratio) if frame.row_ratio else (None, None)
 
 
 def resize_as_float(batch: torch.Tensor, size: list[int], how: str, scales: Scales) -> torch.Tensor:

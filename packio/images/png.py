@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import struct
 import zlib
+from collections.abc import Container
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packio import registry
@@ -45,7 +46,7 @@ _MOST_TEXT, _MOST_TEXTS = 1024, 64  # bytes of a text chunk; such chunks; Pillow
 class _Rule(NamedTuple):
     """When a chunk between IHDR and IEND is harmless."""
 
-    lengths: range  # bytes of the chunk
+    lengths: Container[int]  # bytes of the chunk
     before: frozenset[bytes] = frozenset()  # chunks that may not have come yet
     most: int = 1  # such chunks
 
@@ -54,13 +55,13 @@ def _rules(colour: int) -> dict[bytes, _Rule]:
     """The chunks that a PNG of a colour type may have, by name."""
     early, late = frozenset({b"PLTE", b"IDAT"}), frozenset({b"IDAT"})
     rules = {
-        b"cHRM": _Rule(_exactly(32), early),
-        b"gAMA": _Rule(_exactly(4), early),
-        b"sBIT": _Rule(_exactly(1 if colour == GRAY else 3), early),
-        b"sRGB": _Rule(_exactly(1), early),
-        b"bKGD": _Rule(_exactly({GRAY: 2, RGB: 6, PALETTE: 1}[colour]), late),
-        b"pHYs": _Rule(_exactly(9), late),
-        b"tIME": _Rule(_exactly(7)),
+        b"cHRM": _Rule((32,), early),
+        b"gAMA": _Rule((4,), early),
+        b"sBIT": _Rule((1 if colour == GRAY else 3,), early),
+        b"sRGB": _Rule((1,), early),
+        b"bKGD": _Rule(({GRAY: 2, RGB: 6, PALETTE: 1}[colour],), late),
+        b"pHYs": _Rule((9,), late),
+        b"tIME": _Rule((7,)),
         b"tEXt": _Rule(range(2, _MOST_TEXT + 1), most=_MOST_TEXTS),
     }
     if colour != GRAY:
@@ -68,10 +69,6 @@ def _rules(colour: int) -> dict[bytes, _Rule]:
     if colour == PALETTE:
         rules[b"tRNS"] = _Rule(range(1, 256 + 1), late)
     return rules
-
-
-def _exactly(length: int) -> range:
-    return range(length, length + 1)
 
 
 _RULES = {colour: _rules(colour) for colour in _CHANNELS}

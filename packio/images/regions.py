@@ -12,7 +12,6 @@ all of them than in the box that holds them.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import Any, NamedTuple
@@ -22,19 +21,7 @@ import numpy as np
 from packio.errors import DecodeError
 from packio.images import frames, native
 from packio.images.decoders import Decoder, PixelInfo
-from packio.images.frames import (
-    SPARE,
-    Box,
-    Condition,
-    Frame,
-    Integer,
-    Placement,
-    everywhere,
-    larger,
-    nowhere,
-    orient,
-    smaller,
-)
+from packio.images.frames import SPARE, Box, Condition, Frame, Integer, Placement, Real
 from packio.images.pixels import render as draw
 
 FIDELITIES = ("exact", "fast")
@@ -69,12 +56,12 @@ def compute_need(
     """What is needed of a stored image, or N; an image that EXIF turns is resized whole, turned."""
     frame, orientation = placement.frame, placement.orientation
     upright = orientation == 1
-    if upright is True or everywhere(upright):
+    if upright is True or frames.everywhere(upright):
         part = frames.visible_part(frame, how, fast=fast)
         box = part[:4]
     else:
         part = frames.visible_part(frame)
-        if not nowhere(upright):
+        if not frames.nowhere(upright):
             part = frames.select_frame(upright, frames.visible_part(frame, how, fast=fast), part)
         box = frames.to_stored_box(part[:4], orientation, height, width)
     return Need(part, box, orientation, placement.hflip, placement.vflip, fast, how)
@@ -154,8 +141,8 @@ def _grouped(needs: Sequence[Need], *, is_cuttable: bool) -> list[list[int]]:
 def is_less_at_once(needs: Sequence[Need]) -> Condition:
     """Whether it takes less to decode the box that holds all boxes; columns: of each image."""
     boxes = [need.box for need in needs]
-    top, left = reduce(smaller, (b[0] for b in boxes)), reduce(smaller, (b[1] for b in boxes))
-    bottom, right = (reduce(larger, (b[i] + b[i + 2] for b in boxes)) for i in (0, 1))
+    top, left = (reduce(frames.smaller, (b[i] for b in boxes)) for i in (0, 1))
+    bottom, right = (reduce(frames.larger, (b[i] + b[i + 2] for b in boxes)) for i in (0, 1))
     return _cost(bottom - top, right - left) < sum(_cost(b[2], b[3]) for b in boxes)
 
 
@@ -183,43 +170,23 @@ def decode(decoder: Decoder, data: bytes, stored: PixelInfo, needs: Sequence[Nee
     return DecodedImage(pixels, need.level * scale)
 
 
-def scale_of(need: Need) -> int:
+def scale_of(need: Need) -> Integer:
     """Divisor to decode a JPEG at under "fast", 1, 2, 4 or 8: some more pixels are left."""
     if not need.fast:
         return 1
-    ratio = spare(need) / need.level
-    return next((s for s in (8, 4, 2) if ratio >= SPARE * s), 1)
+    scale, ratio = 1, spare(need) / need.level
+    for divisor in (2, 4, 8):
+        scale = frames.where(ratio >= SPARE * divisor, divisor, scale)
+    return scale
 
 
-def scales(need: Need) -> Integer:
-    """`scale_of` for a need of columns: a number, or (N,) of them."""
-    f = need.frame
-    if not need.fast or need.how not in _SMOOTH:
-        return 1
-    own = np.minimum(np.divide(f.height, f.to_height), np.divide(f.width, f.to_width))
-    ratios = ratios_of(f)
-    pixels = own if ratios is None else np.where(ratios.all(1), ratios.min(1), own)
-    found = np.ones(np.shape(pixels), np.int64)
-    for scale in (2, 4, 8):
-        found = np.where(pixels >= SPARE * scale, scale, found)
-    return found
-
-
-def ratios_of(frame: Frame) -> np.ndarray | None:
-    """The ratios of a frame of columns, (N or 1, 2) with zeros where there are none; or None."""
-    ratio: Any = frame.ratio  # of columns: an array of pairs
-    if ratio is None:
-        return None
-    pairs = ratio.tolist() if isinstance(ratio, np.ndarray) else [ratio]
-    return np.array([pair or (0.0, 0.0) for pair in pairs])
-
-
-def spare(need: Need) -> float:
+def spare(need: Need) -> Real:
     """Pixels of the box for one of the output, along the side with fewer; 0: do not shrink it."""
     f = need.frame
     if need.how not in _SMOOTH:
         return 0.0
-    return min(f.ratio or (f.height / f.to_height, f.width / f.to_width))
+    own = frames.smaller(f.height / f.to_height, f.width / f.to_width)
+    return frames.where(f.row_ratio != 0, frames.smaller(f.row_ratio, f.column_ratio), own)
 
 
 def smallest(need: Need, divisors: Iterable[int]) -> int | None:
@@ -247,7 +214,7 @@ def render(part: DecodedImage, need: Need, out: np.ndarray | None) -> np.ndarray
     else:
         pixels = cut_box(part.pixels, need)
     if orientation != 1:
-        pixels = orient(pixels, orientation)
+        pixels = frames.orient(pixels, orientation)
     if out is None:
         out = np.empty((pixels.shape[2], *frame[8:10]), pixels.dtype)
     draw(pixels, frame, out, hflip=hflip, vflip=vflip, how=how)
@@ -269,7 +236,9 @@ def _resize_scaled(part: DecodedImage, need: Need) -> np.ndarray:
     if need.orientation >= 5:
         size = size[1], size[0]
     top, left, height, width = need.box
-    span = (height, width) if frame.ratio is None else map(operator.mul, frame.ratio, size)
+    span: tuple[float, float] = height, width
+    if frame.row_ratio:
+        span = frame.row_ratio * size[0], frame.column_ratio * size[1]
     y, x, high, broad = (n / scale for n in (top, left, *span))
     image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
     method = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}[need.how]

@@ -102,7 +102,7 @@ def test_the_box_has_the_ratio_of_the_size_and_lies_in_the_image(
     for position in ("random", "center"):
         frame = BucketCrop(size, position).frame(*image, [u, 1 - 1e-9 - u])
         (top, left, height, width), out = frame[:4], frame[4:]
-        assert out == (*size, 0, 0, *size, None)
+        assert out == (*size, 0, 0, *size, 0.0, 0.0)
         assert 0 <= top <= top + height <= image[0]
         assert 0 <= left <= left + width <= image[1]
         assert height == image[0] or width == image[1]

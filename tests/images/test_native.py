@@ -261,7 +261,7 @@ def test_outputs_beyond_the_box_are_declined(ratio: float, how: str) -> None:
     jpeg, pixels = _jpegs()[2]
     _, height, width = pixels.shape
     inside = int(width / ratio) - 10  # 10 outputs of 40 are within the box
-    frame = Frame(0, 0, height, width, 90, inside + 40, 0, inside, 90, 40, (height / 90, ratio))
+    frame = Frame(0, 0, height, width, 90, inside + 40, 0, inside, 90, 40, height / 90, ratio)
     out = np.zeros((3, 90, 40), np.uint8)
     status = native_core.make(jpeg, (height, width), (0, 0, height, width), frame, out, how=how)
     assert native.REASONS[status] == "kind of output"

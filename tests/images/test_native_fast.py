@@ -148,7 +148,7 @@ def test_parts_of_a_resized_box() -> None:
         made = []
         for scale in (1, 2):
             out = np.full((3, 50, 40), 7, np.uint8)
-            frame = Frame(0, 0, 230, 300, 57, 75, 9, 30, 50, 40, (4.0, 4.0))
+            frame = Frame(0, 0, 230, 300, 57, 75, 9, 30, 50, 40, 4.0, 4.0)
             status = native_core.make(
                 jpeg, (239, 321), (3, 5, 230, 300), frame, out, how=how, scale=scale
             )

@@ -163,11 +163,8 @@ class Decoder:
         self._lock = ForkSafeLock()
         self._chosen: dict[str, DecoderPlugin] = {}  # by encoding
         self._batching: DecoderPlugin | None = None  # the plugin, if it decodes batches
-        if name == NATIVE and (reason := native.why_not()):
-            raise MissingPackageError(
-                f"decoder={name!r}: packio's native core is not here: {reason}; "
-                "try: apt install gcc, then pip install --force-reinstall packio"
-            )
+        if name == NATIVE:
+            native.require(name)
         with block_forks():  # a child of a process that imports would wait for the import for ever
             pillow.prepare()
             if name not in ("auto", NATIVE):
@@ -279,8 +276,7 @@ class Decoder:
 
     def _fitting(self, stored: PixelInfo) -> DecoderPlugin | None:
         """The chosen plugin for an image; None where only Pillow, or none, decodes the image."""
-        if stored.height * stored.width > self.max_pixels or stored.dtype != "uint8":
-            self._check(stored)
+        self._check(stored)
         encoding = stored.encoding
         if encoding in RAW:
             return None

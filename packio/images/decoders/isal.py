@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from packio import registry
-from packio.errors import DecodeError, MissingPackageError
+from packio.errors import DecodeError
 from packio.images import native, png
 
 if TYPE_CHECKING:
@@ -28,11 +28,7 @@ _COLOURS = {"RGB": _GRAY | {png.RGB}, "GRAY": _GRAY, "UNCHANGED": _GRAY | {png.R
 def version() -> str:
     found = str(registry.require(PACKAGE).__version__)
     registry.require("isal.isal_zlib")
-    if reason := native.why_not():
-        raise MissingPackageError(
-            f"decoder='isal': packio's native core is not here: {reason}; "
-            "try: apt install gcc, then pip install --force-reinstall packio"
-        )
+    native.require("isal")
     return found
 
 

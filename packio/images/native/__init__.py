@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from packio.errors import MissingPackageError
+
 if TYPE_CHECKING:
     from packio.images.frames import Box, Frame
 
@@ -42,7 +44,6 @@ SAMPLE = np.dtype([
     ("is_once", "i4"), ("unused", "i4"),
 ])  # fmt: skip
 _BYTE = ctypes.c_char
-_AS_SIZES = (0.0, 0.0)  # the ratio of a frame that has none
 _PATH = pathlib.Path(__file__).with_name("_core.so")
 
 
@@ -76,11 +77,10 @@ def _library() -> ctypes.CDLL | str:
         ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_char_p, ctypes.c_int64,
     ]  # fmt: skip
     library.packio_find_points.restype = ctypes.c_int64
-    if hasattr(library, "packio_make_slice"):
-        library.packio_make_slice.argtypes = [
-            ctypes.c_void_p, ctypes.POINTER(_Batch), ctypes.c_void_p, ctypes.c_int,
-        ]  # fmt: skip
-        library.packio_make_slice.restype = None
+    library.packio_make_slice.argtypes = [
+        ctypes.c_void_p, ctypes.POINTER(_Batch), ctypes.c_void_p, ctypes.c_int,
+    ]  # fmt: skip
+    library.packio_make_slice.restype = None
     library.packio_unfilter.argtypes = [
         ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int32,
         ctypes.c_void_p, ctypes.c_int64,
@@ -89,15 +89,19 @@ def _library() -> ctypes.CDLL | str:
     return library
 
 
-def makes_slices() -> bool:
-    """Whether there is a core that reads files: Windows has no pread."""
-    return hasattr(_library(), "packio_make_slice")
-
-
 def why_not() -> str | None:
     """Say why there is no core; None if there is one."""
     library = _library()
     return library if isinstance(library, str) else None
+
+
+def require(decoder: str) -> None:
+    """Check that the core is there, for a decoder that needs it."""
+    if reason := why_not():
+        raise MissingPackageError(
+            f"decoder={decoder!r}: packio's native core is not here: {reason}; "
+            "try: apt install gcc, then pip install --force-reinstall packio"
+        )
 
 
 def kernels() -> str:
@@ -114,7 +118,7 @@ class _Memory:
         if isinstance(library, str):
             raise RuntimeError(library)  # noqa: TRY004 (it is not the caller's mistake)
         self.make, self.find_points = library.packio_make, library.packio_find_points
-        self.make_slice = getattr(library, "packio_make_slice", None)
+        self.make_slice = library.packio_make_slice
         self._free = library.packio_free_scratch
         self.pointer = library.packio_new_scratch()
         if not self.pointer:
@@ -149,7 +153,7 @@ def request(
     # 0.4 µs; out.ctypes.data takes 1.4
     place = ctypes.addressof(_BYTE.from_buffer(out))  # type: ignore[arg-type]  # arrays are buffers
     return _REQUEST.pack(
-        place, *(frame.ratio or _AS_SIZES), height, width, *box, orientation,
+        place, *frame[10:], height, width, *box, orientation,
         (1 if hflip else 0) + (2 if vflip else 0), *frame[4:10], len(out),
         method(how), scale, level,
     )  # fmt: skip
@@ -174,14 +178,14 @@ def method(how: str) -> int:
 def make_slice(
     samples: np.ndarray, requests: np.ndarray, numbers: np.ndarray, points: bytes, paths: bytes
 ) -> None:
-    """Read, check and make samples of a batch, by one call; see `makes_slices`.
+    """Read, check and make samples of a batch, by one call.
 
     All arrays are contiguous: ``samples`` (N,) of `SAMPLE`, which get their ``status``, not 0 where
     outputs mean nothing; ``requests`` (N, outputs) of `REQUEST`; ``numbers`` (K,) int32, which
     samples to make, in this order. ``paths``: of files of one sample each, each with a NUL behind.
     """
-    memory = _memories().own
-    if memory.make_slice is not None and len(numbers):
+    if len(numbers):
+        memory = _memories().own
         outputs = requests.shape[1]
         batch = _Batch(samples.ctypes.data, requests.ctypes.data, points, paths, outputs)
         memory.make_slice(memory.pointer, ctypes.byref(batch), numbers.ctypes.data, len(numbers))

@@ -23,14 +23,7 @@ from packio.errors import DecodeError, IntegrityError, OptionError
 from packio.images import encodings
 from packio.images.encodings import RAW
 from packio.index import columns
-from packio.index.indexfile import (
-    OF_PIXELS,
-    OF_VALUES,
-    PROGRESSIVE,
-    SPLIT_RECORD,
-    Index,
-    crc32c,
-)
+from packio.index.indexfile import OF_PIXELS, OF_VALUES, PROGRESSIVE, SPLIT_RECORD, Index, crc32c
 from packio.sample.fields import PIXELS
 from packio.sample.record import IMAGE, UNKNOWN, Facts, Field, Record
 
@@ -74,7 +67,7 @@ class SampleColumns:
         self.labels = _Labels()
         self._keys, self._metas = Ragged(), Ragged()
         self._boxes, self._box_counts = array("f"), array("q")
-        self.box_columns: dict[str, _BoxColumn] | None = None  # None: no record has had boxes
+        self.box_columns: dict[str, _Numbers] | None = None  # None: no record has had boxes
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -88,7 +81,7 @@ class SampleColumns:
             return
         boxes = np.ascontiguousarray(record.boxes, np.float32).reshape(-1, 4)
         if self.box_columns is None:
-            self.box_columns = {name: _BoxColumn() for name in record.box_columns}
+            self.box_columns = {name: _Numbers() for name in record.box_columns}
         elif record.box_columns.keys() != self.box_columns.keys():
             raise OptionError(
                 f"{record.key!r}: boxes with {sorted(record.box_columns)}, those before with "
@@ -162,20 +155,17 @@ class IndexBuilder:
         return table | (self._points.columns("seek") if self._points.data else {})
 
 
-class _BoxColumn:
-    """One value a box: integers, or floats from the first float on."""
+class _Numbers:
+    """Numbers that come in arrays: integers, or floats from the first float on."""
 
     def __init__(self) -> None:
         self._values: array[int] | array[float] = array("q")
 
     def add(self, values: np.ndarray) -> int:
-        """Add the values of the boxes of a sample; return their number."""
+        """Add numbers; return how many they are."""
         if values.dtype.kind == "f" and values.size and self._values.typecode == "q":
-            self._values = array("f", np.array(self._values, np.float64).astype(np.float32))
-        if values.dtype.kind != "f":
-            values = values.astype(np.int64)
-        wide = values.astype(np.float64) if self._values.typecode == "f" else values
-        self._values.frombytes(wide.astype(self._values.typecode).tobytes())
+            self._values = array("f", np.array(self._values, np.float32).tobytes())
+        self._values.frombytes(values.astype(self._values.typecode).tobytes())
         return values.size
 
     def column(self) -> np.ndarray:
@@ -187,7 +177,7 @@ class _Labels:
 
     def __init__(self) -> None:
         self._ints = array("q")
-        self._vectors: array[int] | array[float] = array("q")
+        self._vectors = _Numbers()
         self._widths: Counter[int] = Counter()  # -1: an int, -2: none
 
     def add(self, label: int | np.ndarray | None) -> None:
@@ -197,20 +187,14 @@ class _Labels:
             self._widths[-1] += 1
             self._ints.append(int(label))
         else:
-            vector = np.asarray(label).reshape(-1)
-            self._widths[len(vector)] += 1
-            if vector.dtype.kind == "f" and self._vectors.typecode == "q":
-                self._vectors = array("f", np.array(self._vectors, np.float32).tobytes())
-            self._vectors.frombytes(vector.astype(self._vectors.typecode).tobytes())
+            self._widths[self._vectors.add(np.asarray(label).reshape(-1))] += 1
 
     def columns(self) -> dict[str, np.ndarray]:
         if self._widths.keys() == {-1}:
             return {"label": np.frombuffer(self._ints, np.int64)}
-        vectors = np.frombuffer(self._vectors, self._vectors.typecode)
-        if len(self._widths) != 1:
+        if len(self._widths) != 1 or (width := next(iter(self._widths))) < 0:
             return {}
-        (width,) = self._widths
-        return {"label": vectors.reshape(-1, width)} if width >= 0 else {}
+        return {"label": self._vectors.column().reshape(-1, width)}
 
     @property
     def are_missing(self) -> bool:

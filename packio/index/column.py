@@ -194,6 +194,11 @@ class Column:
         return not wrong and self._is_right(block)
 
 
+def constant_column(value: int, rows: int) -> Column:
+    """A column of a small number, which takes no memory and needs no check."""
+    return Column(np.broadcast_to(np.uint8(value), rows), np.zeros(0, np.uint32), "")
+
+
 class Pieces:
     """A column in pieces along the first axis, made anew each time: none is held whole."""
 

@@ -59,12 +59,7 @@ def joined_key_columns(data: np.ndarray, starts: np.ndarray) -> tuple[dict[str, 
 
 def numbered_key_columns(data: np.ndarray, starts: np.ndarray) -> dict[str, np.ndarray]:
     """The columns of keys that are not all different: the row before each makes them so."""
-    text, lengths = bytearray(), array("q")
-    for row in range(len(starts) - 1):
-        key = b"%08d/%s" % (row, data[starts[row] : starts[row + 1]].tobytes())
-        text += key
-        lengths.append(len(key))
-    return joined_key_columns(np.frombuffer(text, np.uint8), offsets(lengths))[0]
+    return key_columns([b"%08d/%s" % pair for pair in enumerate(split_values(data, starts))])
 
 
 def file_columns(root: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -163,7 +158,7 @@ def join_tables(
 
 def take_files(table: Mapping[str, np.ndarray], rows: Sequence[int]) -> dict[str, np.ndarray]:
     """Some rows of a table of files."""
-    paths = _split(table["file_path_data"], table["file_path_offsets"])
+    paths = list(split_values(table["file_path_data"], table["file_path_offsets"]))
     sizes, digests = table["file_bytes"], table["file_digest"]
     chosen = [paths[i] for i in rows], [sizes[i] for i in rows], [bytes(digests[i]) for i in rows]
     return object_columns(*chosen)
@@ -171,7 +166,7 @@ def take_files(table: Mapping[str, np.ndarray], rows: Sequence[int]) -> dict[str
 
 def join_files(tables: Sequence[Mapping[str, Any]], files: Sequence[int]) -> dict[str, Content]:
     """Tables of files as one; ``files`` of each come first, then the sidecars of all."""
-    paths = [_split(t["file_path_data"], t["file_path_offsets"]) for t in tables]
+    paths = [list(split_values(t["file_path_data"], t["file_path_offsets"])) for t in tables]
     order = [(t, i) for t, n in enumerate(files) for i in range(n)]
     order += [(t, i) for t, n in enumerate(files) for i in range(n, len(paths[t]))]
     return {**object_columns(
@@ -180,10 +175,10 @@ def join_files(tables: Sequence[Mapping[str, Any]], files: Sequence[int]) -> dic
     )}  # fmt: skip
 
 
-def _split(data: np.ndarray, starts: np.ndarray) -> list[bytes]:
+def split_values(data: np.ndarray, starts: np.ndarray) -> Iterator[bytes]:
     """What `join_values` joined."""
     values = data.tobytes()
-    return [values[a:b] for a, b in itertools.pairwise(starts.tolist())]
+    return (values[a:b] for a, b in itertools.pairwise(starts.tolist()))
 
 
 def sha256(path: Path) -> bytes:

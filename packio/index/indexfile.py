@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import math
 import operator
 import os
 import sys
@@ -38,7 +37,7 @@ from packio.index.column import (
     to_pieces,
     write_checked,
 )
-from packio.index.columns import OF_FILES, RAGGED
+from packio.index.columns import OF_FILES, RAGGED, split_values
 from packio.index.layout import OF_PIXELS, OF_VALUES, VERSION, canonical_json, check_shapes
 from packio.system import files
 from packio.system.locks import cached_property
@@ -72,20 +71,10 @@ class Index:
         self._map, self.length = (far.content, far.length) if far is not None else layout.content(
             copy or self.path, is_one_of_many=is_one_of_many
         )  # fmt: skip
-        self._bytes = np.frombuffer(self._map, np.uint8)
-        header, start = layout.header_of(self._map, self.path)
-        self._layout = layout.entries_of(header, len(self._map) - start, self.path)
+        header, self._columns, digest = layout.read_columns(self._map, self.path, self.length, far)
+        self.digest: str = digest
         self.metadata: dict[str, Any] = layout.parse_metadata(header, self.path)
-        arrays = {n: self._view(start, *entry) for n, entry in self._layout.items()}
-        checksums = arrays.pop("checksums", np.zeros(0, np.uint32)).copy()  # what may not change
-        head = bytes(self._map[:start])
-        self.digest: str = hashlib.sha256(head + checksums.tobytes()).hexdigest()
-        begins = {name: start + begin for name, (_, _, begin) in self._layout.items()}
-        columns = layout.check_columns(
-            arrays, checksums, head, self.path, self.length, None if far is None else (far, begins)
-        )
-        self._columns = columns
-        check_shapes(columns, self.path)
+        check_shapes(self._columns, self.path)
 
     def bring(self, columns: Iterable[Column], rows: np.ndarray | None = None) -> None:
         """Have what columns say of some rows, None: all, come from afar at once, if it is far."""
@@ -128,13 +117,6 @@ class Index:
         for column in self._columns.values():
             column.array()
 
-    def _view(self, start: int, dtype: np.dtype, shape: tuple[int, ...], begin: int) -> np.ndarray:
-        count = math.prod(shape)
-        if count == 0:
-            return np.zeros(shape, dtype)
-        first = start + begin
-        return self._bytes[first : first + count * dtype.itemsize].view(dtype).reshape(shape)
-
     def __len__(self) -> int:
         return len(self._columns["image/offset"])
 
@@ -169,13 +151,18 @@ class Index:
         """All keys in the order of the rows."""
         for start in range(0, len(self), _KEYS):
             stop = min(start + _KEYS, len(self))
-            starts = self._columns["key_offsets"].span(start, stop + 1)
-            if (starts[1:] < starts[:-1]).any():
-                raise IntegrityError(f"{self.path}: its keys do not add up; restore the index")
-            first, last = int(starts[0]), int(starts[-1])
-            data = self._columns["key_data"].span(first, last).tobytes()
-            for begin, end in itertools.pairwise((starts - first).tolist()):
-                yield data[begin:end]
+            starts = self.offsets("key_offsets", start, stop)
+            data = self._columns["key_data"].span(int(starts[0]), int(starts[-1]))
+            yield from split_values(data, starts - starts[0])
+
+    def offsets(self, name: str, start: int, stop: int) -> np.ndarray:
+        """Where the values of rows start..stop-1 begin, and where the last ends; they ascend."""
+        ends = self._columns[name].span(start, stop + 1)
+        if (ends[1:] < ends[:-1]).any():
+            raise IntegrityError(
+                f"{self.path}: column {name} does not ascend; restore the index or pack again"
+            )
+        return ends
 
     def find(self, key: bytes) -> int:
         """Row of the sample with this key, by bisection (20 probes among a million)."""
@@ -331,7 +318,6 @@ class KeyBytes(_Lookup):
 
     def __init__(self, index: Index) -> None:
         super().__init__([index.column("key_offsets"), index.column("key_data")], index)
-        self._path = index.path
 
     def __call__(self, row: int) -> memoryview:
         """The key of a row, which is in range."""
@@ -345,9 +331,6 @@ class KeyBytes(_Lookup):
         return str(self(row), _ENCODING, _ERRORS)
 
     def _check_part(self, part: int) -> None:
-        all_starts, data = self._columns
-        start = part * _PART
-        starts = all_starts.span(start, min(start + _PART + 1, len(all_starts)))
-        data.span(int(starts[0]), int(starts[-1]))
-        if np.any(np.diff(starts) < 0):
-            raise IntegrityError(f"{self._path}: its keys overlap; restore the index or pack again")
+        start, stop = part * _PART, min((part + 1) * _PART, len(self._index))
+        starts = self._index.offsets("key_offsets", start, stop)
+        self._columns[1].span(int(starts[0]), int(starts[-1]))

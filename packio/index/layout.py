@@ -8,6 +8,7 @@ Source: https://github.com/huggingface/safetensors, section "Format".
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -135,23 +136,33 @@ def checksums_of(
     return begin, shape[0] * dtype.itemsize
 
 
-def check_columns(
-    arrays: dict[str, np.ndarray], checksums: np.ndarray, header: bytes, path: Path,
-    length: Length | None, far: tuple[Far, Mapping[str, int]] | None = None,
-) -> dict[str, Column]:  # fmt: skip
-    """The columns with their checksums; the header is compared with its own."""
-    counts = {n: -(-a.nbytes // BLOCK) for n, a in arrays.items()}
-    if checksums.shape != (1 + sum(counts.values()),) or checksums.dtype != np.uint32:
-        raise NotAPackError(f"{path}: {len(checksums)} checksums do not fit the columns")
-    if crc32c(header) != checksums[0]:
+def check_header(head: bytes, checksums: bytes, path: Path) -> None:
+    """Compare the header of a file with its checksum, which is the first one."""
+    if crc32c(head) != int.from_bytes(checksums[:4], "little"):
         raise IntegrityError(f"{path}: the header is damaged (CRC32C differs)")
-    columns, position = {}, 1
-    for name, array in arrays.items():
-        crcs = checksums[position : position + counts[name]]
-        place = None if far is None else Place(far[0], position - 1, far[1][name])
+
+
+def read_columns(
+    whole: bytes | memoryview, path: Path, length: Length | None, far: Far | None = None
+) -> tuple[dict[str, Any], dict[str, Column], str]:
+    """The header of a file, which is checked; its columns, checked when touched; its digest."""
+    header, start = header_of(whole, path)
+    entries = entries_of(header, len(whole) - start, path)
+    begin, size = checksums_of(entries, path)
+    head, own = bytes(whole[:start]), bytes(whole[start + begin : start + begin + size])
+    check_header(head, own, path)
+    checksums, data = np.frombuffer(own, "<u4")[1:], np.frombuffer(whole, np.uint8)[start:]
+    columns, block = {}, 0
+    for name, (dtype, shape, first) in entries.items():
+        if name == "checksums":
+            continue
+        part = data[first : first + math.prod(shape) * dtype.itemsize]
+        array = part.view(dtype).reshape(shape) if len(part) else np.zeros(shape, dtype)
+        crcs = checksums[block : block - (-len(part) // BLOCK)]
+        place = None if far is None else Place(far, block, start + first)
         columns[name] = Column(array, crcs, f"{path}, column {name}", length, place)
-        position += counts[name]
-    return columns
+        block += len(crcs)
+    return header, columns, hashlib.sha256(head + own).hexdigest()
 
 
 # Columns of a field of any kind, and what a field of kind image or mask has beside them.
@@ -267,7 +278,6 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_file_name(value: Any) -> bool:
-    """Whether a value names a file within the pack."""
     return (
         isinstance(value, str) and value not in ("", "..") and not value.startswith("/")
         and "\0" not in value and ".." not in value.split("/")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,11 +41,11 @@ def name_by_folders(columns: Mapping[str, np.ndarray]) -> list[str]:
     label, names = columns.get("label"), dict[int, str]()
     if label is None or label.ndim > 1:
         return []
-    data, ends = columns["key_data"], itertools.pairwise(columns["key_offsets"].tolist())
-    for number, (start, stop) in zip(label.tolist(), ends, strict=True):
+    keys = made.split_values(columns["key_data"], columns["key_offsets"])
+    for number, key in zip(label.tolist(), keys, strict=True):
         if number == NO_CLASS:
             continue
-        folder, slash, _ = os.fsdecode(data[start:stop].tobytes()).partition("/")
+        folder, slash, _ = os.fsdecode(key).partition("/")
         if not slash or names.setdefault(number, folder) != folder:
             return []
     are_all = sorted(names) == list(range(len(names))) and len({*names.values()}) == len(names)
@@ -280,7 +279,6 @@ def _plain(label: Any) -> Any:
 
 
 def _ranges(numbers: array[int]) -> Ranges:
-    """Where the values of one field lie."""
     file, offset, length, split = np.array(numbers, np.int64).reshape(-1, 4).T
     return Ranges(
         file.astype(np.uint32), offset.copy(), length.copy(),

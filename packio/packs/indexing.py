@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import itertools
 import json
 import os
 import shlex
@@ -54,16 +53,22 @@ Content = tuple[dict[str, np.ndarray], dict[str, Any]]  # columns and metadata o
 
 def cache_index(path: Path, reading: Reading) -> tuple[Path, Path]:
     """The index of a bare container, from the user's cache, made if it is not there yet."""
-    container = find(path)
-    if container is None:
-        refuse_unread(path)
-        raise NotAPackError(
-            f"{path}: no index, and no container that packio knows; a pack was expected; to make "
-            f"one of images: packio pack {shlex.quote(str(path))} OUT.lmdb"
-        )
+    problem = "no index, and no container that packio knows; a pack was expected"
+    container = _find_known(path, problem)
     index = cache_folder("indexes") / f"{_fingerprint(container, reading)}{INDEX_SUFFIX}"
     make_once(index, path, functools.partial(make, path, container, reading, index))
     return index, container.root
+
+
+def _find_known(path: Path, problem: str) -> Container:
+    """Recognise a container; raise the problem if it is none."""
+    if (container := find(path)) is not None:
+        return container
+    refuse_unread(path)
+    more = f"to pack images: packio pack {shlex.quote(str(path))} OUT.lmdb"
+    if selections.is_selection(path):
+        more = "a selection has no index of its own: select again"
+    raise NotAPackError(f"{path}: {problem}; {more}")
 
 
 def make_once(place: Path, path: Path, make: Callable[[], object]) -> Path:
@@ -100,12 +105,7 @@ def reindex(path: Path, place: Path | None, reading: Reading, *, seek_points: bo
         check_folder_of(place)
     if not os.path.lexists(path):
         raise NotAPackError(f"{path}: does not exist; a container was expected")
-    container = find(path)
-    if container is None:
-        refuse_unread(path)
-        more = "; a selection has no index of its own: select again" * selections.is_selection(path)
-        more = more or f"; to pack images: packio pack {shlex.quote(str(path))} OUT.lmdb"
-        raise NotAPackError(f"{path}: no container that packio knows{more}")
+    container = _find_known(path, "no container that packio knows")
     index = path / INDEX_NAME if path.is_dir() else path.with_name(path.name + INDEX_SUFFIX)
     index = place or index
     with locks.changing(index):
@@ -183,7 +183,6 @@ def _fingerprint(container: Container, reading: Reading) -> str:
 
 
 def _build(container: Container, reading: Reading, *, seek_points: bool) -> Content:
-    """Columns and metadata of an index."""
     form: Format = registry.load("formats", container.format)
     root = container.root
     files = [name for name, _ in files_of(container)]
@@ -221,23 +220,18 @@ def _change_seek_points(path: Path, index: Path, *, wanted: bool) -> None:
     names = [n for n in old.column_names if n not in ("seek_data", "seek_offsets")]
     table = {name: old.column(name).array() for name in names}
     if wanted:
-        found = _find_seek_points(path, index)
+        from packio.packs import opening
+
+        with opening.open(path, index=index) as pack:
+            found = [
+                native.seek_points(pack.read(row))
+                if row.encoding == "jpeg" and not row.flags & PROGRESSIVE else b""
+                for row in map(pack.row, range(len(pack)))
+            ]  # fmt: skip
         if not any(found):
             return
         table["seek_data"], table["seek_offsets"] = made.join_values(found)
     indexfile.write(index, table, old.metadata)
-
-
-def _find_seek_points(path: Path, index: Path) -> list[bytes]:
-    """The seek points of each sample; empty where its image needs none."""
-    from packio.packs import opening
-
-    with opening.open(path, index=index) as pack:
-        return [
-            native.seek_points(pack.read(row))
-            if row.encoding == "jpeg" and not row.flags & PROGRESSIVE else b""
-            for row in map(pack.row, range(len(pack)))
-        ]  # fmt: skip
 
 
 def carry_over(path: Path, container: Container, reading: Reading) -> tuple[Content | None, str]:
@@ -321,9 +315,8 @@ def _relabel(content: Content, name: str, path: Path) -> Content:
     if metadata.get("classes") and "boxes/labels" in table:
         raise OptionError(f"{path}: label_col={name!r}: its boxes have classes already")
     data, starts = (table.get(f"meta_{part}", np.zeros(0, "u1")) for part in ("data", "offsets"))
-    texts = (data[a:b].tobytes() for a, b in itertools.pairwise(starts.tolist()))
     found = labelling.labels_of_meta(
-        (json.loads(text) if text else {} for text in texts), name,
+        (json.loads(text) if text else {} for text in made.split_values(data, starts)), name,
         lambda i: f"{path}" if i is None else f"{path}: sample {i}",
     )  # fmt: skip
     if found.missing:

@@ -25,6 +25,7 @@ from packio.errors import (
 )
 from packio.formats import Format
 from packio.images import encodings
+from packio.index.column import constant_column
 from packio.index.indexfile import PROGRESSIVE, Index, KeyBytes, Keys, NumberColumns
 from packio.sample import levels
 from packio.sample.fields import PIXELS
@@ -91,36 +92,25 @@ class RowTable:
         needed = (*_NEEDED, "encoding") if index.fields[name] in PIXELS else _NEEDED
         if not found.keys() >= set(needed) or {len(c) for c in found.values()} != {len(index)}:
             raise IntegrityError(f"{self._where}: columns are missing, or of another length")
-        self._columns, self._index = found, index
-        self.numbers: NumberColumns = NumberColumns(list(found.values()), index)
-        self._at = None if len(found) == len(_NAMES) else [_NAMES.index(n) for n in found]
+        self._columns = [
+            found[name] if name in found else constant_column(absent, len(index))
+            for name, absent in zip(_NAMES, _ABSENT, strict=True)
+        ]
+        self._index = index
+        self.numbers: NumberColumns = NumberColumns(self._columns, index)
 
     def row(self, position: int) -> Row:
         """The row of one sample, which is in range."""
-        *numbers, encoding, dtype = self._all(position)
+        *numbers, encoding, dtype = self.numbers(position)
         return _new_row((position, *numbers, *self.names(encoding, dtype)))
-
-    def _all(self, position: int) -> Iterable[int]:
-        """The numbers of a row, in the order of the names."""
-        numbers = self.numbers(position)
-        if self._at is None:
-            return numbers
-        every = _ABSENT.copy()
-        for at, number in zip(self._at, numbers, strict=True):
-            every[at] = number
-        return every
 
     def rows(self, positions: np.ndarray) -> RowList:
         """The rows of some samples, which are in range."""
         if len(positions) < FEW:
             return RowList(map(self.row, positions.tolist()))
         self._index.check_length()
-        self._index.bring(self._columns.values(), positions)
-        columns = [
-            self._columns[name].take(positions) if name in self._columns
-            else np.full(len(positions), absent)
-            for name, absent in zip(_NAMES, _ABSENT, strict=True)
-        ]  # fmt: skip
+        self._index.bring(self._columns, positions)
+        columns = [column.take(positions) for column in self._columns]
         *numbers, encoding, dtype = (column.tolist() for column in columns)
         known = {pair: self.names(*pair) for pair in {*zip(encoding, dtype, strict=True)}}
         names = [known[pair] for pair in zip(encoding, dtype, strict=True)]
@@ -151,7 +141,13 @@ class PackTable:
     def __init__(self, path: Path, index: Index) -> None:
         self.path: Path = path
         self.index_file: Index = index
-        self.format: Format = _format(index)
+        name = index.metadata.get("format")
+        try:
+            self.format: Format = registry.load("formats", str(name))
+        except OptionError as error:
+            raise NotAPackError(
+                f"{index.path}: format {name!r} is unknown to this packio"
+            ) from error
         self._count = len(index)
         shards = [(s["name"], s["samples"]) for s in index.metadata.get("shards", [])]
         if sum(count for _, count in shards) != self._count:
@@ -255,18 +251,19 @@ class PackTable:
 
     def meta_bytes(self, index: int) -> bytes | None:
         """The metadata of a sample as packed, a JSON object in UTF-8; None if there is none."""
-        if "meta_data" not in self.index_file:
-            return None
-        return self._ragged("meta_data", "meta_offsets", index).tobytes() or None
+        return self._ragged_bytes("meta", index) or None
 
     def seek_points(self, index: int) -> bytes:
         """Where the decoding of a sample's JPEG may begin; empty if the index does not say.
 
         See `packio.images.native`.
         """
-        if "seek_data" not in self.index_file:
+        return self._ragged_bytes("seek", index)
+
+    def _ragged_bytes(self, name: str, index: int) -> bytes:
+        if f"{name}_data" not in self.index_file:
             return b""
-        return self._ragged("seek_data", "seek_offsets", index).tobytes()
+        return self._ragged(f"{name}_data", f"{name}_offsets", index).tobytes()
 
     def _ragged(self, name: str, offsets: str, index: int) -> np.ndarray:
         """The values of a sample in a column that has different numbers of them."""
@@ -418,12 +415,3 @@ class Naming(Decoding):
         where = f"{self._table.path}, {part} {number} ({self._table.key(number)!r})"
         kind = type(error) if type(error) in (LimitError, ModeError) else DecodeError
         raise kind(f"{where}: {error}") from (error.__cause__ or error)
-
-
-def _format(index: Index) -> Format:
-    name = index.metadata.get("format")
-    try:
-        container: Format = registry.load("formats", str(name))
-    except OptionError as error:
-        raise NotAPackError(f"{index.path}: format {name!r} is unknown to this packio") from error
-    return container

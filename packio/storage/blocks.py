@@ -139,8 +139,7 @@ class CachedIndex:
                 f"{self._url}: {self._size} bytes; packio reads indexes of up to 16 TiB"
             )
         sums = read(start + begin, length)
-        if crc32c(head) != struct.unpack_from("<I", sums)[0]:  # it came so, or was replaced amid
-            raise IntegrityError(f"{self._url}: the header is damaged (CRC32C differs)")
+        layout.check_header(head, sums, self._url)  # it came damaged, or was replaced amid
         return head, start + begin, sums
 
     def bring(self, spans: Sequence[Span], *, anew: bool = False) -> Sequence[Span]:
@@ -155,7 +154,6 @@ class CachedIndex:
                 return [span for wrong in pool.map(self._fetch, pieces) for span in wrong]
 
     def _lacking(self, spans: Sequence[Span]) -> Sequence[Span]:
-        """Those blocks that have not come."""
         if not spans:
             return []
         first, last = min(spans).number, max(spans).number
@@ -167,14 +165,11 @@ class CachedIndex:
         """Have neighbours come; return those whose bytes are wrong."""
         start = piece[0].start
         data = self._store.read(0, start, piece[-1].stop - start)
-        wrong = [span for span in piece if not self._is_right(span, data, start)]
+        crcs = (crc32c(data[span.start - start : span.stop - start]) for span in piece)
+        wrong = [s for s, crc in zip(piece, crcs, strict=True) if crc != self._sums[1 + s.number]]
         for right in _pieces([span for span in piece if span not in wrong]):
             self._keep(right, data[right[0].start - start : right[-1].stop - start])
         return wrong
-
-    def _is_right(self, span: Span, data: bytes, start: int) -> bool:
-        part = data[span.start - start : span.stop - start]
-        return bool(crc32c(part) == self._sums[1 + span.number])
 
     def _keep(self, piece: Sequence[Span], data: bytes) -> None:
         """Write neighbours, whose checksums are right."""

@@ -55,8 +55,8 @@ def test_damage_is_told_where_it_is_first_touched(tmp_path: Path) -> None:
     path = tmp_path / "i"
     _written(path, [b"%07d" % i for i in range(count)])
     data = bytearray(path.read_bytes())
-    header = 8 + int.from_bytes(data[:8], "little")
-    start = Index(path)._layout["image/offset"][2] + header
+    header, start = layout.header_of(bytes(data), path)
+    start += header["image/offset"]["data_offsets"][0]
     data[start + 8 * (indexfile._PART + 5)] ^= 1
     path.write_bytes(data)
     index = Index(path)

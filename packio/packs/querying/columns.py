@@ -90,7 +90,6 @@ class ArrowColumns:
         self._made[name] = (getattr(self._arrow, kind)() if isinstance(kind, str) else kind, make)
 
     def _add_names(self) -> None:
-        """Add index, key, label, class and split."""
         arrow = self._arrow
         self._add("index", "int64", lambda a, b: arrow.array(np.arange(a, b)))
         self._add("key", "large_string", partial(self._texts, "key"))
@@ -166,18 +165,8 @@ class ArrowColumns:
         if "labels" in self._pack.box_columns and self._pack.classes:
             self._add("box_classes", arrow.list_(arrow.string()), self._box_classes)
 
-    def _ends(self, column: str, start: int, stop: int) -> np.ndarray:
-        """N+1 offsets of the values of some samples, ascending."""
-        ends = self._index.column(column).span(start, stop + 1)
-        if (ends[1:] < ends[:-1]).any():
-            raise IntegrityError(
-                f"{self._index.path}: column {column} does not ascend; restore the index or pack "
-                "again"
-            )
-        return ends
-
     def _of_boxes(self, column: str, start: int, stop: int) -> Any:
-        ends = self._ends("box_offsets", start, stop)
+        ends = self._index.offsets("box_offsets", start, stop)
         values = self._index.column(column).span(int(ends[0]), int(ends[-1]))
         flat = self._arrow.array(values.reshape(-1))
         if values.ndim == 2:
@@ -185,7 +174,7 @@ class ArrowColumns:
         return self._listed(ends - ends[0], flat)
 
     def _box_classes(self, start: int, stop: int) -> Any:
-        ends = self._ends("box_offsets", start, stop)
+        ends = self._index.offsets("box_offsets", start, stop)
         labels = self._index.column("boxes/labels").span(int(ends[0]), int(ends[-1]))
         names = self._named(self._class_names, labels)  # Arrow reads no lists of dictionaries
         return self._listed(ends - ends[0], names.dictionary_decode())
@@ -196,7 +185,7 @@ class ArrowColumns:
             found = [self._pack.meta(i) for i in range(start, stop)]
             texts = [None if value is None else json_text(value) for value in found]
             return self._arrow.array(texts, self._arrow.large_string())
-        ends = self._ends(f"{column}_offsets", start, stop)
+        ends = self._index.offsets(f"{column}_offsets", start, stop)
         data = self._index.column(f"{column}_data").span(int(ends[0]), int(ends[-1]))
         ends = ends - ends[0]
         absent = None

@@ -215,15 +215,12 @@ def _tree(connection: Any, statement: str) -> Any:
     """The tree of a statement, without the places of its nodes in the text."""
     with connection.cursor() as cursor:
         ((text,),) = cursor.execute("SELECT json_serialize_sql(?)", [statement]).fetchall()
-
-    def without_places(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        return {name: value for name, value in pairs if name not in _PLACES}
-
-    return json.loads(text, object_pairs_hook=without_places)
+    return json.loads(text, object_pairs_hook=lambda pairs: {
+        name: value for name, value in pairs if name not in _PLACES
+    })  # fmt: skip
 
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    """All objects of a tree."""
     if isinstance(tree, dict):
         yield tree
         tree = tree.values()

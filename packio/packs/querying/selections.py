@@ -22,8 +22,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
-import itertools
 import json
 import os
 import shlex
@@ -46,7 +44,7 @@ from packio.errors import (
 )
 from packio.index import indexfile, layout
 from packio.index.column import Column, Content, Pieces
-from packio.index.columns import RAGGED
+from packio.index.columns import RAGGED, split_values
 from packio.index.indexfile import Index
 from packio.storage import urls
 from packio.system import files
@@ -116,9 +114,7 @@ class Selection:
         return data, ends
 
     def keys(self) -> list[bytes]:
-        data, ends = self.key_columns()
-        text = data.tobytes()
-        return [text[a:b] for a, b in itertools.pairwise(ends.tolist())]
+        return list(split_values(*self.key_columns()))
 
 
 def is_selection(path: Path) -> bool:
@@ -140,23 +136,11 @@ def is_selection(path: Path) -> bool:
 def read_selection(path: Path) -> Selection:
     """Read a selection. Damage in a column is told when its bytes are touched."""
     whole, length = layout.content(path, is_one_of_many=False)
-    header, start = layout.header_of(whole, path)
-    entries = layout.entries_of(header, len(whole) - start, path)
+    header, columns, digest = layout.read_columns(whole, path, length)
     said = _metadata(header, path)
-    data = np.frombuffer(whole, np.uint8)
-    arrays = {}
-    for name, (dtype, shape, begin) in entries.items():
-        first = start + begin
-        count = int(np.prod(shape, dtype=np.int64))
-        part = data[first : first + count * dtype.itemsize]
-        arrays[name] = part.view(dtype).reshape(shape) if count else np.zeros(shape, dtype)
-    checksums = arrays.pop("checksums", np.zeros(0, np.uint32))
-    head = bytes(whole[:start])
-    columns = layout.check_columns(arrays, checksums, head, path, length)
     for name, code in _COLUMNS.items():
         if name not in columns or columns[name].dtype != code or len(columns[name].shape) != 1:
             raise NotAPackError(f"{path}: column {name} is missing, or of another type")
-    digest = hashlib.sha256(head + checksums.tobytes()).hexdigest()
     return Selection(
         path, said["pack"], said["digest"], said["samples"], said.get("expression"), digest,
         columns,
@@ -164,7 +148,6 @@ def read_selection(path: Path) -> Selection:
 
 
 def _metadata(header: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The metadata of a selection, checked."""
     try:
         said = json.loads(header["__metadata__"]["packio"])
         version = said[MARK]
@@ -299,11 +282,7 @@ def _lengths(index: Index, name: str, rows: np.ndarray) -> Iterator[tuple[np.nda
     """Where the values of each group of rows begin, and how long they are."""
     for group in _groups(rows):
         first = int(group[0])
-        ends = index.column(name).span(first, int(group[-1]) + 2)
-        if (ends[1:] < ends[:-1]).any():
-            raise IntegrityError(
-                f"{index.path}: column {name} does not ascend; restore the index or pack again"
-            )
+        ends = index.offsets(name, first, int(group[-1]) + 1)
         yield ends[group - first], ends[group - first + 1] - ends[group - first]
 
 

@@ -116,7 +116,6 @@ def tags(index: Index) -> dict[str, str]:
 
 
 def _all_facts(root: Url, names: Sequence[str]) -> dict[str, Facts]:
-    """Size and version of each object."""
     with urls.errors_as(ReadError, root):
         listed = _list(stores.open_url(root), names)
     known = {name: facts for name, facts in listed.items() if facts.size >= 0 and facts.version}
@@ -159,7 +158,7 @@ def _in_folder(url: Url) -> Bucket:
         listed = stores.open_url(url).list(deep=False)
     found: dict[str, list[str]] = {}
     for name in sorted(listed):
-        form = recognising.format_by_name(name)
+        form = recognising.format_of(b"", name)
         if form is not None:
             found.setdefault(form, []).append(name)
     if not found:

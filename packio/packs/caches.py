@@ -31,10 +31,11 @@ import stat
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
+
+import google_crc32c
 
 from packio.errors import CannotCreateError, IntegrityError, LockedError, OptionError, PackioError
-from packio.index import indexfile
 from packio.index.indexfile import INDEX_NAME, Index
 from packio.packs.opening import Pack
 from packio.storage import sample_cache
@@ -168,11 +169,15 @@ def _remove(path: Path) -> bool:
 class _PackFile(NamedTuple):
     name: str
     size: int  # bytes
-    check: bytes | int  # SHA-256; of an image folder's file CRC32C
+    digest: bytes  # SHA-256; of an image folder's file CRC32C
+
+    @property
+    def is_sample(self) -> bool:
+        return len(self.digest) == 4
 
     def pieces(self) -> Iterator[tuple[int, int]]:
         """Offset and length of each piece that is read; a sample is one."""
-        step = max(self.size, 1) if isinstance(self.check, int) else _PIECE
+        step = max(self.size, 1) if self.is_sample else _PIECE
         return ((start, min(step, self.size - start)) for start in range(0, self.size, step))
 
 
@@ -246,8 +251,9 @@ def _files(pack: Pack) -> list[_PackFile]:
     for key in keys:  # of an index that may be anybody's
         if problem := path_problem(os.fsencode(key)):
             raise IntegrityError(f"{pack.path}: the key {key!r} {problem}; nothing was copied")
-    columns = (index.column(f"image/{n}").array().tolist() for n in ("length", "crc32c"))
-    return [_PackFile(*file) for file in zip(keys, *columns, strict=True)]
+    sizes, crcs = (index.column(f"image/{n}").array() for n in ("length", "crc32c"))
+    digests = map(bytes, crcs.astype(">u4").view("u1").reshape(-1, 4))
+    return [_PackFile(*file) for file in zip(keys, sizes.tolist(), digests, strict=True)]
 
 
 def _is_whole(copy: Path, files: list[_PackFile]) -> bool:
@@ -303,25 +309,23 @@ def _fill(pack: Pack, files: list[_PackFile], part: Path, lock: Path) -> None:
             path = part / "files" / file.name
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("xb") as out:
-                if file.check != _write(file, bodies, out, lock):
+                if file.digest != _write(file, bodies, out, lock):
                     raise IntegrityError(f"{pack.path}: {file.name} is damaged; see packio verify")
     pack.index_file.copy_to(part / INDEX_NAME)
     if Index(part / INDEX_NAME).digest != pack.digest:
         raise IntegrityError(f"{pack.path}: has changed while it was copied; open it anew")
 
 
-def _write(file: _PackFile, bodies: Iterator[bytes], out: BinaryIO, lock: Path) -> bytes | int:
-    """Write a file; return its CRC32C where the index has one, or its SHA-256, to compare."""
-    digest, crc = hashlib.sha256(), 0
+def _write(file: _PackFile, bodies: Iterator[bytes], out: BinaryIO, lock: Path) -> bytes:
+    """Write a file; return its digest."""
+    digest: Any = hashlib.sha256()
+    if file.is_sample:
+        digest = google_crc32c.Checksum()  # type: ignore[no-untyped-call]  # untyped library
     for _, data in zip(file.pieces(), bodies, strict=False):  # in this order no body is lost
         out.write(data)
         os.utime(lock)  # tells waiting processes that the copy grows
-        if isinstance(file.check, int):
-            crc = indexfile.crc32c(data)
-        else:
-            digest.update(data)
-    if isinstance(file.check, int):  # syncing a million small files one by one takes too long
-        return crc
-    out.flush()
-    os.fsync(out.fileno())
-    return digest.digest()
+        digest.update(data)
+    if not file.is_sample:  # syncing a million small files one by one takes too long
+        out.flush()
+        os.fsync(out.fileno())
+    return bytes(digest.digest())

@@ -83,12 +83,6 @@ def locate_asked(
     return resolve_with_index(path, index)
 
 
-def still_there(found: tuple[Path, Path] | None, again: Again | None) -> tuple[Path, Path] | None:
-    """Where an index is that was located once; the user's cache may have been emptied since."""
-    is_there = found is None or urls.parse(found[0]) is not None or found[0].is_file()
-    return found if is_there or again is None else again()
-
-
 def _at_url(url: Url, reading: Reading) -> tuple[Path, Url]:
     if said := reading.names():
         raise OptionError(f"{url}: {', '.join(said)}= of objects at URLs are of packio.reindex")
@@ -180,7 +174,8 @@ def is_container(path: Path) -> bool:
 def has_index(path: Path) -> bool:
     """Tell whether a pack is at a path, finished or damaged, without opening it."""
     if (url := urls.parse(path)) is not None:
-        return remote.has_index(url)
+        with urls.errors_as(ReadError, url):
+            return any(stores.is_file(index) for index, _ in remote.index_places(url))
     beside = path.with_name(path.name + INDEX_SUFFIX) if path.name else path
     return (
         os.path.isfile(path / INDEX_NAME)

@@ -111,7 +111,8 @@ class Pack(PackTable, Sequence[Sample]):
     ) -> None:  # fmt: skip
         self.path: Path = urls.place(path)
         self._absolute = urls.absolute(path)  # a later chdir changes nothing
-        located = locating.still_there(located, again)
+        if located and again and urls.parse(located[0]) is None and not located[0].is_file():
+            located = again()  # the user's cache may have been emptied
         self._elsewhere = located  # the index, and the folder that its paths are relative to
         self._again = again
         index_path, root = located or locating.resolve_pack(self._absolute)

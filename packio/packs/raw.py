@@ -21,6 +21,7 @@ import torch
 
 from packio.errors import DecodeError, IntegrityError
 from packio.images import encodings
+from packio.images.frames import Integer
 from packio.images.geometry import Geometry, RandomCrop
 from packio.index.building import Checks
 from packio.index.indexfile import Index, crc32c
@@ -53,30 +54,27 @@ def windows(crop: Geometry | None, height: int, width: int, u: np.ndarray) -> Wi
     if crop is None:
         zeros = np.zeros(len(u), np.int64)
         return Windows(zeros, zeros, height, width, whole=True)
-    if type(crop) is RandomCrop:
-        high, broad = crop.output_size
-        top, above = _random(crop.padding, height, high, u[:, 0])
-        left, beside = _random(crop.padding, width, broad, u[:, 1])
-        return Windows(top, left, high, broad, above, beside)
-    frame = None if crop.draws else crop.frame(height, width, ())
-    if frame is None or frame[:6] != (0, 0, height, width, height, width):
+    if crop.draws and type(crop) is not RandomCrop:
         return None
-    (top, above), (left, beside) = (
-        (np.full(len(u), start), max(0, -start, start + size - length))
-        for start, size, length in (
-            (frame.out_top, frame.out_height, height), (frame.out_left, frame.out_width, width)
-        )
-    )  # fmt: skip
-    return Windows(top, left, frame.out_height, frame.out_width, above, beside)
+    frame = crop.frame(height, width, u.T)
+    if frame[:6] != (0, 0, height, width, height, width):
+        return None
+    f = frame
+    sides = (f.out_top, f.out_height, height), (f.out_left, f.out_width, width)
+    (top, above), (left, beside) = (_bounded(crop, len(u), *side) for side in sides)
+    return Windows(top, left, f.out_height, f.out_width, above, beside)
 
 
-def _random(padding: int, length: int, size: int, u: np.ndarray) -> tuple[np.ndarray, int]:
-    """Start of each box along one axis, as `RandomCrop.frame` computes it, and the border."""
-    border = max(padding, size - length)
-    start = (u * (length + 2 * border - size + 1)).astype(np.int64) - border
-    if border <= size:
-        return start, border
-    return start.clip(-size, length), size  # further away, a box is black all the same
+def _bounded(
+    crop: Geometry, count: int, start: Integer, size: int, length: int
+) -> tuple[np.ndarray, int]:
+    """Start of each box along one side, and the border that boxes may reach into."""
+    if isinstance(crop, RandomCrop):  # the same for every batch
+        border = max(crop.padding, size - length)
+    else:
+        border = max(0, -start, start + size - length)
+    # further away, a box is black all the same
+    return np.full(count, start).clip(-size, length), min(border, size)
 
 
 def find(
@@ -213,8 +211,9 @@ class RawRows:
                 self._copy(positions[some], part, upside_down, images)
             else:
                 self._copy_as_rgb(positions[some], part, upside_down, images)
-            if hflip is not None:
-                _mirror(images, np.flatnonzero(hflip[some]))
+            if hflip is not None and len(which := np.flatnonzero(hflip[some])):
+                mirrored = images.index_select(0, torch.from_numpy(which)).flip(3)
+                images.numpy()[which] = mirrored.numpy()  # torch takes six times as long for this
 
     def _copy_as_rgb(
         self, positions: np.ndarray, boxes: Windows, vflip: np.ndarray | None, images: torch.Tensor
@@ -244,9 +243,15 @@ class RawRows:
             canvas[:count, :, above : above + height, beside : beside + line] = rows[:count]
             start, source = np.arange(count) * canvas.stride(0) + beside, canvas.view(-1)
             height, line = canvas.shape[2:]
-        out = images.view(torch.uint8).view(count, planes, boxes.height, boxes.width * self._pixel)
         start = start + (boxes.top + above) * line + boxes.left * self._pixel
-        _copy_lines(source, start, line, height * line, vflip, out)
+        # of the lines of a box, in bytes behind the start of the box
+        within = np.arange(planes)[:, None] * height * line + np.arange(boxes.height) * line
+        if vflip is not None:  # the last line comes first
+            within = np.where(vflip[:, None, None], within[:, ::-1], within)
+        at = (start[:, None] + within.reshape(-1, planes * boxes.height)).reshape(-1)
+        size = boxes.width * self._pixel
+        out = images.view(torch.uint8).view(-1, size)
+        torch.index_select(_windows(source, size), 0, torch.from_numpy(at), out=out)
 
     def _scratch(self, shape: tuple[int, int, int]) -> tuple[torch.Tensor, torch.Tensor]:
         """Memory for some rows, and for the same rows with a black border; one for each thread."""
@@ -260,31 +265,6 @@ class RawRows:
     def _gather(self, positions: np.ndarray, out: torch.Tensor) -> None:
         """Copy whole rows into (N, bytes of a row) uint8."""
         torch.index_select(self._rows, 0, torch.from_numpy(self._starts[positions]), out=out)
-
-
-def _copy_lines(
-    source: torch.Tensor, start: np.ndarray, line: int, plane: int, vflip: np.ndarray | None,
-    out: torch.Tensor,
-) -> None:  # fmt: skip
-    """Copy boxes line by line into (N, planes, height, bytes of a line) uint8, contiguous.
-
-    Each box begins at ``start`` (N,); ``line`` and ``plane`` are bytes from one to the next. Where
-    ``vflip`` (N,) is true, the last line comes first.
-    """
-    _, planes, height, size = out.shape
-    within = np.arange(planes)[:, None] * plane + np.arange(height) * line
-    if vflip is not None:
-        within = np.where(vflip[:, None, None], within[:, ::-1], within)
-    at = start[:, None] + within.reshape(-1, planes * height)
-    at = torch.from_numpy(at.reshape(-1))
-    torch.index_select(_windows(source, size), 0, at, out=out.view(-1, size))
-
-
-def _mirror(images: torch.Tensor, which: np.ndarray) -> None:
-    """Mirror some of (N, C, H, W) images left-right."""
-    if len(which):
-        mirrored = images.index_select(0, torch.from_numpy(which)).flip(3)
-        images.numpy()[which] = mirrored.numpy()  # torch takes six times as long for this
 
 
 def _windows(source: torch.Tensor, size: int) -> torch.Tensor:

@@ -164,11 +164,6 @@ def format_of(head: bytes, name: str) -> str | None:
     return _recognise(head, "") or _recognise(head, name, is_directory=False)
 
 
-def format_by_name(name: str) -> str | None:
-    """Name of the format of a file in a folder, by its name alone; None if none knows it."""
-    return _recognise(b"", name, is_directory=False)
-
-
 def _recognise(head: bytes, name: str, *, is_directory: bool | None = None) -> str | None:
     """The first format, of files or directories or both, that says a container is its own."""
     for known, form in registry.load_all("formats").items():

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from packio import __version__, registry
-from packio.errors import CannotCreateError, OptionError, PackioError, ReadError
+from packio.errors import CannotCreateError, IntegrityError, OptionError, PackioError, ReadError
 from packio.formats import Reading
 from packio.index import columns as made
 from packio.index import indexfile
@@ -169,7 +169,6 @@ def _make_parts(
 def _make_part(
     work: Work, name: str, stopped: threading.Event | None = None
 ) -> tuple[Table, dict[str, Any]]:
-    """Columns and metadata of the part of one object."""
     bucket, stopped = work.bucket, stopped or threading.Event()
     facts, url = bucket.facts[name], urls.child(bucket.root, name)
     form = registry.load("formats", bucket.format)
@@ -190,7 +189,8 @@ def _make_part(
             digest = found.digest()
         if not samples.lacks_labels:
             break
-    stores.check_unchanged(url, facts)
+    if stores.file_facts(url)[:2] != facts[:2]:
+        raise IntegrityError(f"{url}: was replaced while it was read; run the same command again")
     part = Part(
         name, facts.size, facts.version, count, samples.left_out.count, samples.left_out.listed,
         samples.least_label, tuple(samples.remarks()), samples.names,

@@ -84,21 +84,19 @@ def encode(value: Any, kind: str | None = None) -> Field:
 
 
 def decode(field: Field) -> Any:
-    """The Python value of a field: text, a NumPy array, or bytes; an image stays encoded."""
-    if field.kind == "text":
-        return decode_text(field.data)
-    return decode_array(field.data) if field.kind == "array" else field.data
+    """The Python value of a field: text, a NumPy array, or bytes; an image stays encoded.
 
-
-def decode_text(data: bytes) -> str:
-    """Text of the bytes of a field of kind ``text``: without a byte order mark, lines end in LF."""
+    Text has no byte order mark, and its lines end in LF.
+    """
+    if field.kind != "text":
+        return decode_array(field.data) if field.kind == "array" else field.data
     try:
-        text = bytes(data).decode("utf-8", "surrogatepass")
-        return text.removeprefix("\ufeff").replace("\r\n", "\n")
+        text = bytes(field.data).decode("utf-8", "surrogatepass")
     except UnicodeDecodeError as error:
         raise DecodeError(
             f"text that is not UTF-8 ({error.reason} at byte {error.start})"
         ) from error
+    return text.removeprefix("\ufeff").replace("\r\n", "\n")
 
 
 def encode_array(value: Any) -> bytes:

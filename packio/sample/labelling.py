@@ -413,32 +413,26 @@ def check_fits(value: float, where: str) -> None:
 
 def parse_texts(column: Distinct, place: Where, classes: Sequence[str] | None) -> list[Any]:
     """The values of a column of text: numbers if all are, or missing; names if in `classes`."""
-    texts, named = [text.strip() for text in column.values], {*(classes or ())}
-    there = [text for text in texts if not is_missing(text, named)]
-    if named.issuperset(there) or any(number(text) is None for text in there):
-        return names_of(column, place, classes)
-    return [text if is_missing(text, named) else number(text) for text in texts]
-
-
-def names_of(column: Distinct, place: Where, classes: Sequence[str] | None) -> list[Any]:
-    """The values of a column of text as names."""
-    names = [text.strip() for text in column.values]
-    there = [i for i, name in enumerate(names) if not is_missing(name, classes or ())]
+    names, named = [text.strip() for text in column.values], {*(classes or ())}
+    there = [i for i, name in enumerate(names) if not is_missing(name, named)]
+    own = {names[i] for i in there}
+    if not own <= named and all(number(name) is not None for name in own):
+        return [name if is_missing(name, named) else number(name) for name in names]
+    if classes is not None:
+        return names
     odd = [i for i in there if not _is_whole(names[i]) and type(number(names[i])) is not float]
     # One cell such as ``?`` would else turn the numbers 0, 1, …, 10 into names, sorted as text.
     count = len(there) - len(odd)
     is_named = re.compile(r"[^\W\d_]" if count else r"[^\W_]|^\[").search  # "[": a list
     unclear = [i for i in odd if len(odd) < count or not is_named(names[i])]
-    if unclear and len(unclear) < len(there) and classes is None:
+    if unclear and len(unclear) < len(there):
         raise SourceError(
             f"{place(column.first(unclear[0]))}: the label {_short(names[unclear[0]])}; {count} of "
             f"{len(there)} different labels are numbers; expected all, or names with letters; if "
             "it means no label, leave it empty; if a class, name all classes by --classes-from"
         )
     decimal = [i for i in there if _is_comma_number(names[i])]
-    if decimal and classes is None and all(
-        _is_comma_number(names[i]) or is_number(names[i]) for i in there
-    ):  # fmt: skip
+    if decimal and all(_is_comma_number(name) or is_number(name) for name in own):
         raise SourceError(
             f"{place(column.first(decimal[0]))}: the label {_short(names[decimal[0]])}, a number "
             "with a comma; expected 0.5 and 1000, or name all classes by --classes-from"

@@ -130,17 +130,6 @@ class Record(Generic[Value]):
         return dataclasses.replace(self, fields=fields)
 
 
-def image_record(
-    data: bytes, *, key: bytes = b"", facts: Facts | None = None, mask: bytes | None = None,
-    label: int | np.ndarray | None = None, boxes: np.ndarray | None = None,
-    box_labels: np.ndarray | None = None, meta: bytes | None = None,
-) -> Record[Field]:  # fmt: skip
-    """Make the record of an image, and perhaps of its mask; all as `Record` has it.
-
-    A source may leave the key to its listing, and the facts to be read from the bytes.
-    """
-    fields = {IMAGE: Field("image", data, facts)}
-    if mask is not None:
-        fields[MASK] = Field("mask", mask)
-    columns = _NONE if box_labels is None else {"labels": box_labels}
-    return Record(key, fields, label, None, boxes, columns, meta)
+def image_record(data: bytes, facts: Facts | None = None) -> Record[Field]:
+    """Make the record of an image alone: its listing has the key, its bytes tell the facts."""
+    return Record(b"", {IMAGE: Field("image", data, facts)})

@@ -110,9 +110,7 @@ class LocalStore(Store):
                 )
 
     def read(self, file: int, offset: int, length: int) -> bytes:
-        if file >= len(self._sizes) or not 0 <= offset <= offset + length <= self._sizes[file]:
-            raise self._outside(file, offset, length)
-        if length > MOST_BYTES:
+        if not self._has(file, offset, length):
             raise self._outside(file, offset, length)
         handle = self._open.get(file) or self._opened(file)
         try:
@@ -149,7 +147,7 @@ class LocalStore(Store):
         """
         with contextlib.suppress(OSError):  # the read itself will raise it
             for file, offset, length in sorted(ranges):
-                if file < len(self._sizes) and 0 <= offset <= offset + length <= self._sizes[file]:
+                if self._has(file, offset, length):
                     handle = self._open.get(file) or self._opened(file)
                     os.posix_fadvise(handle.number, offset, length, os.POSIX_FADV_WILLNEED)
         return self
@@ -163,26 +161,18 @@ class LocalStore(Store):
     def _opened(self, file: int) -> _Descriptor:
         with self._lock:
             handle = self._open.get(file)
-            if handle is None:
+            while handle is None:
+                path = self.path(file)
                 try:
-                    handle = self._new(file)
+                    handle = self._open[file] = _Descriptor(path)
                 except OSError as error:
-                    raise ReadError(f"{self.path(file)}: {error.strerror}") from error
-                self._open[file] = handle
+                    if error.errno != errno.EMFILE or not self._open:
+                        raise ReadError(f"{path}: {error.strerror}") from error
+                    self._close_all_but(len(self._open) // 2)  # too many are open
+                    continue
                 _all.add(self)
                 self._close_all_but(max(_LEAST_OPEN, spare_descriptors() // max(len(_all), 1)))
             return handle
-
-    def _new(self, file: int) -> _Descriptor:
-        """Open a file; if too many are open, close half of them first."""
-        path = self.path(file)
-        try:
-            return _Descriptor(path)
-        except OSError as error:
-            if error.errno != errno.EMFILE or not self._open:
-                raise
-        self._close_all_but(len(self._open) // 2)
-        return _Descriptor(path)
 
     def _close_all_but(self, most: int) -> None:
         while len(self._open) > most:

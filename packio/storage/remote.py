@@ -75,12 +75,6 @@ def resolve_remote(url: Url) -> tuple[Path, Url]:
     raise NotAPackError(f"{url}: no pack: neither {url}{INDEX_SUFFIX} nor {INDEX_NAME} in it")
 
 
-def has_index(url: Url) -> bool:
-    """Tell whether there is a pack's index at a URL."""
-    with urls.errors_as(ReadError, url):
-        return any(stores.is_file(index) for index, _ in index_places(url))
-
-
 def index_places(url: Url) -> tuple[tuple[Url, Url], ...]:
     """Places where the index of a pack may be, each with the root of the index's paths."""
     return (url.with_name(url.name + INDEX_SUFFIX), url.parent), (url / INDEX_NAME, url)
@@ -128,18 +122,13 @@ def _asked(url: Url) -> Facts:
 
 def _index(url: Url, found: Facts) -> Path:
     """A copy of an index, made if it is not there, or the URL of one that is too long to copy."""
-    has_version, size = bool(found.version), found.size
-    if has_version and indexfile.is_whole(path := cached_index(url, found)):
+    path = cached_index(url, found)
+    if found.version and indexfile.is_whole(path):
         return path
-    if has_version and size > WHOLE:
+    if found.version and found.size > WHOLE:
         far = IndexUrl(url)
         far.found = found
         return far
-    return _downloaded(url, found)
-
-
-def _downloaded(url: Url, found: Facts) -> Path:
-    path = cached_index(url, found)
     if found.size > _MOST:
         raise ReadError(
             f"{url}: {found.size:,} bytes, and the server tells no version of it, so it cannot be "
@@ -151,10 +140,7 @@ def _downloaded(url: Url, found: Facts) -> Path:
         temporary.write_bytes(data)
         os.utime(temporary, ns=(0, 0))
 
-    try:
-        store_index(path, fill)
-    except PackioError as error:
-        raise type(error)(str(error).replace(str(path), str(url), 1)) from error
+    _store_index(path, fill, url)
     return path
 
 
@@ -176,10 +162,7 @@ def file_system(path: str | os.PathLike[str], mounts: str | None = None) -> str:
 
 
 def _mounts() -> str:
-    try:
-        return Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
-    except OSError:  # not Linux
-        return ""
+    return Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
 
 
 def is_far(path: str | os.PathLike[str], mounts: str | None = None) -> bool:
@@ -208,13 +191,13 @@ def local_copy(index: Path) -> Path | None:
         digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()
         copy = cache_folder("near") / f"{digest}{INDEX_SUFFIX}"
         if not indexfile.is_whole(copy):
-            store_index(copy, lambda temporary: shutil.copyfile(index, temporary))
+            _store_index(copy, lambda temporary: shutil.copyfile(index, temporary), index)
     except (OSError, PackioError):  # no room, or a damaged index, which opening it will tell
         return None
     return copy
 
 
-def store_index(path: Path, fill: Callable[[Path], object]) -> None:
+def _store_index(path: Path, fill: Callable[[Path], object], where: Path) -> None:
     """Put a copy of an index into the user's cache in one step, and check every byte of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_name(path)
@@ -223,6 +206,6 @@ def store_index(path: Path, fill: Callable[[Path], object]) -> None:
         Index(temporary).check()
         temporary.replace(path)
     except PackioError as error:
-        raise type(error)(str(error).replace(str(temporary), str(path), 1)) from error
+        raise type(error)(str(error).replace(str(temporary), str(where), 1)) from error
     finally:
         temporary.unlink(missing_ok=True)

@@ -58,23 +58,18 @@ class Landing:
     """A piece that was asked for, or is there already."""
 
     def __init__(self, piece: Piece, body: Future[bytes]) -> None:
-        self._start, self._body, self.left = piece.start, body, len(piece.ranges)
+        self._start, self.body, self.left = piece.start, body, len(piece.ranges)
         self.is_needed = False
         self.length: int = piece.stop - piece.start
 
     def part(self, offset: int, length: int) -> bytes:
         """Wait for the bytes of a range of the piece."""
-        data, first = interrupts.result(self._body), offset - self._start
+        data, first = interrupts.result(self.body), offset - self._start
         return data if length == len(data) else data[first : first + length]
 
     @property
     def has_failed(self) -> bool:
-        """Whether the bytes did not come."""
-        return self._body.done() and (self._body.cancelled() or self._body.exception() is not None)
-
-    def cancel(self) -> None:
-        """Do not ask for the piece, unless it has been asked for."""
-        self._body.cancel()
+        return self.body.done() and (self.body.cancelled() or self.body.exception() is not None)
 
 
 class Flight:
@@ -118,7 +113,7 @@ class Flight:
             for some in list(self._coming) if ranges is None else ranges:
                 landing = self._out(some)
                 if landing is not None and not landing.left and not landing.is_needed:
-                    landing.cancel()
+                    landing.body.cancel()  # unless it has been asked for
 
     def _settle(self) -> None:
         """Forget what the parent has asked for, in a forked process."""

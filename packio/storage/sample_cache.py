@@ -108,8 +108,10 @@ class RamCache:
         numbers, place = self._numbers, 2 * (_ROWS + slot)
         row = 2 * (threading.get_native_id() % _ROWS)
         if position := numbers[place]:
-            length = numbers[place + 1]
-            data = self._bytes(position, length)
+            length, data = numbers[place + 1], b""
+            if 0 < length <= _LONGEST and position >= self._begin:  # else the table is damaged
+                with contextlib.suppress(OSError):  # the disk does not give them
+                    data = os.pread(self._descriptor, length, position)
             if data and crc32c(data) == crc:
                 numbers[row] += 1
                 return data
@@ -117,24 +119,14 @@ class RamCache:
         numbers[row + 1] += 1
         return None
 
-    def _bytes(self, position: int, length: int) -> bytes:
-        """Read kept bytes; none if the table is damaged, or the disk does not give them."""
-        if not (0 < length <= _LONGEST and position >= self._begin):
-            return b""
-        try:
-            return os.pread(self._descriptor, length, position)
-        except OSError:
-            return b""
-
     def holds(self, slot: int) -> bool:
         """Tell whether a slot holds bytes."""
         return self._numbers[2 * (_ROWS + slot)] != 0
 
     def put(self, slot: int, data: bytes) -> None:
         """Keep bytes in a slot, if it is empty and there is room."""
-        if self.holds(slot) or not 0 < len(data) <= _LONGEST:
-            return
-        if self.held_bytes + len(data) > self.room:
+        is_kept = self.holds(slot) or not 0 < len(data) <= _LONGEST
+        if is_kept or self.held_bytes + len(data) > self.room:
             return
         try:
             position = self._append(data)
@@ -216,28 +208,22 @@ def _memory_file(size: int) -> tuple[int, float]:
     places = (None, "/dev/shm", tempfile.gettempdir())  # noqa: S108 (the file has no name there)
     problem: Exception | None = None
     for folder in places:
-        try:
-            descriptor = _unnamed(folder)
-        except (OSError, AttributeError) as error:
-            problem = error
-            continue
-        try:
-            os.posix_fallocate(descriptor, 0, size)  # else touching a page could end the process
-        except OSError as error:
-            os.close(descriptor)
-            problem = error
-            continue
+        with contextlib.ExitStack() as undo:
+            try:
+                if folder is None:
+                    descriptor = os.memfd_create("packio")
+                else:
+                    with tempfile.TemporaryFile(dir=folder) as file:
+                        descriptor = os.dup(file.fileno())
+                undo.callback(os.close, descriptor)
+                os.posix_fallocate(descriptor, 0, size)  # else touching a page could end us
+            except (OSError, AttributeError) as error:
+                problem = error
+                continue
+            undo.pop_all()
         disk = os.fstatvfs(descriptor)  # the file system of a memfd has no size
         return descriptor, disk.f_bavail * disk.f_frsize if disk.f_blocks else math.inf
     raise OutputError(f"cache='ram': no {size:,} bytes for its table: {problem}") from problem
-
-
-def _unnamed(folder: str | None) -> int:
-    """Make an unnamed file in a folder, or in memory alone."""
-    if folder is None:
-        return os.memfd_create("packio")
-    with tempfile.TemporaryFile(dir=folder) as file:
-        return os.dup(file.fileno())
 
 
 def open_disk_cache(
@@ -280,9 +266,6 @@ class DiskCache(RamCache):
 def _reopened(
     home: Path, digest: str, samples: int, fields: int, room: int, pack: str
 ) -> DiskCache | None:
-    """Open a cache that was pickled."""
-    with contextlib.suppress(OSError):
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.suppress(CannotCreateError):
         return open_disk_cache(home, digest, samples, fields, room, pack)
     return None
@@ -293,6 +276,7 @@ def _disk_file(path: Path, table: int, told: dict[str, object]) -> int:
 
     The table is allotted whole: a mapped page that finds no room on the disk would end the process.
     """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
     with file_lock(path.with_suffix(f"{SUFFIX}.lock")):
         with contextlib.suppress(FileNotFoundError):

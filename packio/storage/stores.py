@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from packio import registry
-from packio.errors import IntegrityError, ReadError
+from packio.errors import ReadError
 from packio.storage import s3_store, urls
 from packio.storage.fsspec_store import FsspecStore, options
 from packio.storage.http_store import HttpStore
@@ -92,10 +92,9 @@ def content(url: Url, known: Facts) -> bytes:
     return open_url(url).whole("", known._replace(tag=""))
 
 
-def read_range(url: Url, offset: int, length: int, known: Facts | None = None) -> bytes:
+def read_range(url: Url, offset: int, length: int, known: Facts) -> bytes:
     """Read a range of an object."""
-    found = known or file_facts(url)
-    return open_url(url, [""], [found.size], {"": found.tag}).read(0, offset, length)
+    return open_url(url, [""], [known.size], {"": known.tag}).read(0, offset, length)
 
 
 def write_object(url: Url, data: bytes | Path) -> Facts:
@@ -183,10 +182,3 @@ class OpenUrl(Url):
     @property
     def _kind(self) -> type[Url]:
         return Url
-
-
-def check_unchanged(url: Url, before: Facts) -> None:
-    """Check that an object is still the one that it was."""
-    now = file_facts(url)
-    if (now.size, now.version) != (before.size, before.version):
-        raise IntegrityError(f"{url}: was replaced while it was read; run the same command again")

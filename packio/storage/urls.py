@@ -37,8 +37,8 @@ _FINAL = (  # errors that another attempt would meet again
     PackioError, FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError,
     NotImplementedError, ImportError, TypeError,
 )  # fmt: skip
-_HOPELESS = frozenset({"ProfileNotFound", "ConfigParseError", "UnknownEndpointError"})  # botocore's
 _NO_CREDENTIALS = frozenset({"NoCredentialsError", "PartialCredentialsError"})  # of botocore
+_HOPELESS = _NO_CREDENTIALS | {"ProfileNotFound", "ConfigParseError", "UnknownEndpointError"}
 _CREDENTIALS = (
     "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; a public bucket is read "
     """without, under FSSPEC_S3='{"anon": true}'"""
@@ -154,7 +154,9 @@ def retry(work: Callable[[], T]) -> T:
         except _FINAL:
             raise
         except Exception as error:  # each service has errors of its own
-            if time.monotonic() - began > PATIENCE or _is_hopeless(error):
+            # a setting is wrong: botocore has a plain ValueError for a wrong endpoint
+            is_hopeless = type(error) is ValueError or type(error).__name__ in _HOPELESS
+            if is_hopeless or time.monotonic() - began > PATIENCE:
                 raise
         time.sleep(random.uniform(wait / 2, wait))
     return work()
@@ -183,11 +185,6 @@ def _advice(error: Exception) -> str:
     if type(error) is TypeError and "unexpected keyword argument" in text:
         return "; FSSPEC_… or fsspec's settings have an option that its file system does not know"
     return ""
-
-
-def _is_hopeless(error: BaseException) -> bool:
-    """Tell whether a setting is wrong: botocore has a plain ValueError for a wrong endpoint."""
-    return type(error) is ValueError or type(error).__name__ in _HOPELESS | _NO_CREDENTIALS
 
 
 def patience(length: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import io
 import pickle
 import struct
@@ -21,7 +22,7 @@ from packio.images.decoders import Decoder
 from packio.images.encodings import raw_facts, read_facts
 from packio.packing.images import encoders, resizing
 from packio.packing.images.encode import CHOICES, Encoding
-from packio.sample.record import Facts, image_record
+from packio.sample.record import Facts, Field, Record, image_record
 
 _ORIENTATION = 0x0112
 
@@ -39,8 +40,13 @@ def _opened(data: bytes) -> Image.Image:
 
 
 def _encoded(encoding: Encoding, data: bytes, **parts: Any) -> tuple[made.Made, Facts]:
-    encoded = made.of(encoding(image_record(data, facts=read_facts(data), **parts)))
+    encoded = made.of(encoding(_record(data, **parts)))
     return encoded, encoded.facts
+
+
+def _record(data: bytes, *, mask: bytes | None = None, **parts: Any) -> Record[Field]:
+    record = dataclasses.replace(image_record(data, read_facts(data)), **parts)
+    return record if mask is None else record.with_fields(mask=Field("mask", mask))
 
 
 def _pixels(data: bytes) -> np.ndarray:
@@ -159,7 +165,7 @@ def test_every_input_in_every_encoding(inputs: dict[str, bytes], name: str, enco
 
 @pytest.mark.parametrize("name", _INPUTS)
 def test_keep_touches_nothing(inputs: dict[str, bytes], name: str) -> None:
-    record = image_record(inputs[name], facts=read_facts(inputs[name]), mask=b"mask", meta=b"{}")
+    record = _record(inputs[name], mask=b"mask", meta=b"{}")
     for encoding in (
         Encoding(),
         Encoding(resize="short=9999"),

@@ -372,7 +372,8 @@ def test_a_write_that_fails_is_an_error_and_leaves_nothing(
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)); "
         "from packio.cli import main; main()"
     )
-    command = [sys.executable, "-c", code, "extract", made / "made.lmdb", tmp_path / "out"]
+    words = ["extract", str(made / "made.lmdb"), str(tmp_path / "out")]
+    command = [sys.executable, "-c", code, *words]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 74
     assert "File too large" in done.stderr

@@ -162,7 +162,10 @@ def file_system(path: str | os.PathLike[str], mounts: str | None = None) -> str:
 
 
 def _mounts() -> str:
-    return Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
+    try:
+        return Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
+    except OSError:  # not Linux
+        return ""
 
 
 def is_far(path: str | os.PathLike[str], mounts: str | None = None) -> bool:

@@ -313,12 +313,11 @@ def test_a_writer_that_was_to_stop_stays_stopped_when_the_next_run_begins(
 ) -> None:
     """Else a chunk that ended early would pass for a whole chunk."""
     tally, of_next_run = (Tally(tmp_path / "tally", 1) for _ in range(2))
-    assert not tally.stopped
+    seen = [tally.stopped]
     tally.stop()
-    assert tally.stopped
+    seen.append(tally.stopped)
     of_next_run.clear()
-    assert tally.stopped
-    assert not of_next_run.stopped
+    assert [*seen, tally.stopped, of_next_run.stopped] == [False, True, True, False]
 
 
 def test_more_errors_than_allowed_stop_the_run(small: pathlib.Path, tmp_path: pathlib.Path) -> None:

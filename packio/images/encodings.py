@@ -22,7 +22,7 @@ import io
 import re
 import struct
 import zlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from packio.errors import DecodeError, Decoding, LimitError
 from packio.sample.record import Facts
@@ -80,6 +80,25 @@ _OTHERS = {  # Pillow's name of a format that it may not know → how files begi
     "ZIP": (rb"PK\x03\x04", "an archive"),
     "LFS": (rb"version https://git-lfs", "a pointer of Git LFS; git lfs pull"),
 }
+
+
+class PixelInfo(Protocol):
+    """What the index or a header (`Facts`) says of pixels."""
+
+    @property
+    def encoding(self) -> str: ...
+
+    @property
+    def height(self) -> int: ...
+
+    @property
+    def width(self) -> int: ...
+
+    @property
+    def channels(self) -> int: ...
+
+    @property
+    def dtype(self) -> str: ...
 
 
 def is_image(data: bytes) -> bool:

@@ -20,7 +20,8 @@ import numpy as np
 
 from packio.errors import DecodeError
 from packio.images import frames, native
-from packio.images.decoders import Decoder, PixelInfo
+from packio.images.decoders import Decoder
+from packio.images.encodings import PixelInfo
 from packio.images.frames import SPARE, Box, Condition, Frame, Integer, Placement, Real
 from packio.images.pixels import render as draw
 

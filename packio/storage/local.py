@@ -110,7 +110,10 @@ class LocalStore(Store):
                 )
 
     def read(self, file: int, offset: int, length: int) -> bytes:
-        if not self._has(file, offset, length):
+        sizes = self._sizes  # `_has` would be a call for each sample
+        if file >= len(sizes) or not 0 <= offset <= offset + length <= sizes[file]:
+            raise self._outside(file, offset, length)
+        if length > MOST_BYTES:
             raise self._outside(file, offset, length)
         handle = self._open.get(file) or self._opened(file)
         try:
@@ -147,7 +150,7 @@ class LocalStore(Store):
         """
         with contextlib.suppress(OSError):  # the read itself will raise it
             for file, offset, length in sorted(ranges):
-                if self._has(file, offset, length):
+                if file < len(self._sizes) and 0 <= offset <= offset + length <= self._sizes[file]:
                     handle = self._open.get(file) or self._opened(file)
                     os.posix_fadvise(handle.number, offset, length, os.POSIX_FADV_WILLNEED)
         return self

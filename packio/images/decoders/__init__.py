@@ -21,7 +21,7 @@ from packio.errors import (
 )
 from packio.images import encodings, native
 from packio.images.decoders import pillow
-from packio.images.encodings import DTYPES, RAW
+from packio.images.encodings import DTYPES, RAW, PixelInfo
 from packio.system.locks import ForkSafeLock, block_forks
 
 if TYPE_CHECKING:
@@ -122,25 +122,6 @@ CONTRACT = DecoderPlugin
 def load(name: str) -> DecoderPlugin:
     """Load a decoder module; see `packio.registry.load`."""
     return cast("DecoderPlugin", registry.load("decoders", name))
-
-
-class PixelInfo(Protocol):
-    """What the index or a header (`packio.sample.record.Facts`) says of pixels."""
-
-    @property
-    def encoding(self) -> str: ...
-
-    @property
-    def height(self) -> int: ...
-
-    @property
-    def width(self) -> int: ...
-
-    @property
-    def channels(self) -> int: ...
-
-    @property
-    def dtype(self) -> str: ...
 
 
 class Decoder:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from PIL import Image
 
-    from packio.images.decoders import PixelInfo
+    from packio.images.encodings import PixelInfo
 
 PACKAGE = "PIL"
 EXTRA = None

@@ -235,12 +235,16 @@ def test_the_index_of_another_pack_is_refused(name: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_file_of_the_users_is_no_sidecar_to_replace(tmp_path: Path, overwrite: bool) -> None:
-    """im2rec's list of images has the name of RecordIO's sidecar."""
+    """im2rec's list of images has the name of RecordIO's sidecar. Once it is gone, a rerun ends."""
     (tmp_path / "pack.lst").write_text("mine")
     with pytest.raises(OutputExistsError, match=r"pack\.lst beside it exists"):
         packio.pack(samples("int", extras=False), tmp_path / "pack.rec", overwrite=overwrite)
-    assert [path.name for path in tmp_path.iterdir()] == ["pack.lst"]
     assert (tmp_path / "pack.lst").read_text() == "mine"
+    assert not (tmp_path / "pack.rec").exists()
+    (tmp_path / "pack.lst").rename(tmp_path / "mine.lst")
+    report = packio.pack(samples("int", extras=False), tmp_path / "pack.rec", overwrite=overwrite)
+    assert report.resumed == 1  # the only shard
+    assert not list(tmp_path.glob("*packio-tmp"))
 
 
 def test_reindexing_nothing_says_so(tmp_path: Path) -> None:

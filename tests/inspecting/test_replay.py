@@ -252,7 +252,8 @@ def test_two_ranks_are_replayed_from_the_state_of_one(
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
     environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-                   "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}  # fmt: skip
+                   "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1",
+                   "PYTHONPATH": os.pathsep.join(sys.path)}  # fmt: skip
     running = [
         subprocess.Popen(
             [sys.executable, HERE, packs[0], tmp_path], env={**environment, "RANK": str(rank)},

@@ -1,13 +1,14 @@
 """Whether the tests notice small changes of packio.
 
-    python tools/mutants.py [--count 40] [--seed 1] [--room NAME …] [--processes 2] [--json FILE]
+    python tools/mutants.py [--count 40] [--seed 1] [--room NAME …] [--matrix] [--json FILE]
 
 A mutant is packio with one small change: another comparison, ``and`` for ``or``, a condition the
 other way round, a number one greater, plus for minus, a call that is left out. Each mutant is drawn
 by seed, from all places alike. Tests run on a copy of the repository until one fails: those of
-``make test`` in the folder of the changed room, then in tests/matrix, then the long ones of both.
-"short" means that ``make test`` notices the mutant, "long" that only the long tests do, "nothing"
-that no test of these folders does; many of the latter change a message or a limit, or nothing.
+``make test`` in the folder of the changed room, then the long ones there; with ``--matrix``, those
+of tests/matrix as well, which takes ten minutes for a mutant that nothing notices. "short" means
+that ``make test`` notices the mutant, "long" that only the long tests do, "nothing" that no test of
+these folders does; many of the latter change a message or a limit, or nothing.
 """
 
 from __future__ import annotations
@@ -131,15 +132,16 @@ def run_tests(copy: Path, folder: str, marked: str, processes: int) -> str:
     return told[0] if told else f"status {done.returncode}"
 
 
-def judge(mutant: Mutant, copy: Path, processes: int) -> tuple[str, str]:
+def judge(mutant: Mutant, copy: Path, processes: int, *, matrix: bool) -> tuple[str, str]:
     """Run the tests on a mutant; return the verdict, and the test that fails."""
+    folders = [mutant.room, "matrix"] if matrix else [mutant.room]
     place = copy / mutant.path
     original = place.read_bytes()
     mutated = original[: mutant.start] + mutant.after.encode() + original[mutant.end :]
     place.write_bytes(mutated)
     try:
         for verdict, marked in (("short", "not long"), ("long", "long")):
-            for folder in (mutant.room, "matrix"):
+            for folder in folders:
                 if failed := run_tests(copy, folder, marked, processes):
                     return verdict, failed
     finally:
@@ -155,6 +157,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--room", action="append", help="a folder of packio; may be said again")
+    parser.add_argument("--matrix", action="store_true", help="run tests/matrix, too")
     parser.add_argument("--processes", type=int, default=2, help="that run tests at a time")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
@@ -170,7 +173,7 @@ def main() -> None:
         copy = Path(temporary) / "packio"
         shutil.copytree(TOP, copy, ignore=HIDDEN)
         for number, mutant in enumerate(drawn, 1):
-            verdict, test = judge(mutant, copy, given.processes)
+            verdict, test = judge(mutant, copy, given.processes, matrix=given.matrix)
             print(f"{number}/{len(drawn)} {verdict}: {mutant}  {test}", flush=True)
             told.append({"mutant": str(mutant), "verdict": verdict, "test": test})
             if given.json:

@@ -251,19 +251,19 @@ class PackTable:
 
     def meta_bytes(self, index: int) -> bytes | None:
         """The metadata of a sample as packed, a JSON object in UTF-8; None if there is none."""
-        return self._ragged_bytes("meta", index) or None
+        return self._ragged_bytes("meta_data", "meta_offsets", index) or None
 
     def seek_points(self, index: int) -> bytes:
         """Where the decoding of a sample's JPEG may begin; empty if the index does not say.
 
         See `packio.images.native`.
         """
-        return self._ragged_bytes("seek", index)
+        return self._ragged_bytes("seek_data", "seek_offsets", index)
 
-    def _ragged_bytes(self, name: str, index: int) -> bytes:
-        if f"{name}_data" not in self.index_file:
+    def _ragged_bytes(self, name: str, offsets: str, index: int) -> bytes:
+        if name not in self.index_file:
             return b""
-        return self._ragged(f"{name}_data", f"{name}_offsets", index).tobytes()
+        return self._ragged(name, offsets, index).tobytes()
 
     def _ragged(self, name: str, offsets: str, index: int) -> np.ndarray:
         """The values of a sample in a column that has different numbers of them."""

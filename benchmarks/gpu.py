@@ -1,15 +1,19 @@
 """What a GPU adds: images a second by who decodes, how much of copying is hidden, memory formats.
 
 Packs 8,192 JPEGs of 500 x 375 pixels and about 110 KB, made here, into a TFRecord,
-and measures in five processes, each of which may fail or take too long
+and measures in seven processes, each of which may fail or take too long
 without harm to the others; what went wrong is then in the JSON in place of numbers:
 
 * ``loaders``: RandomResizedCrop(224), hflip, normalised bfloat16 batches on the device, in turns:
-  ``packio.Loader`` with decoder "simplejpeg", exact and fast, in threads, and with "nvjpeg" on the
-  device; and torchvision's call alone, which nvJPEG spends its time
-  in. Ratios are to simplejpeg, exact, round by round.
+  ``packio.Loader`` with the native core, exact and fast, and with simplejpeg, in threads, and with
+  nvJPEG on the device; and torchvision's call alone, which nvJPEG spends its time in. Ratios are
+  to the native core, exact, round by round.
 * ``dali``: the same by ``packio.DaliLoader``, with its default
-  ``hw_decoder_load`` and with 0; beside simplejpeg again.
+  ``hw_decoder_load`` and with 0; beside the native core again.
+* ``scaling``: uint8 batches in memory by the number of threads or workers: ``packio.Loader`` in
+  threads, the same dataset in a DataLoader, and torchvision's ImageFolder in a DataLoader.
+* ``training``: ResNet-50 and ResNet-18, bfloat16, channels_last: images a second with batches that
+  are on the device, and with each loader. 1 - ratio is how long the device waits.
 * ``pixels``: by how much nvJPEG's differ from Pillow's; and whether batches stay the same, bit for
   bit, when they are made while kernels wait in the queue that read and free earlier ones.
 * ``copying``: a training step of a small network with images that are on the device, that come
@@ -18,13 +22,15 @@ without harm to the others; what went wrong is then in the JSON in place of numb
 * ``memory_format``: `packio bench-memory-format` on the device.
 
 Needs packio with what is to be measured: ``pip install '.[nvjpeg,dali]'``. On a GPU it
-takes 4 to 8 minutes. Without one, what can does run on the processor, briefly, to try this script.
+takes 6 to 10 minutes. Without one, what can does run on the processor, briefly, to try this script.
+`tools/gpu/run.sh` runs it on a machine without a network.
 
-    python benchmarks/gpu.py [--save]
+    python benchmarks/gpu.py [--save] [--folder FOLDER] [--only loaders --only training …]
 """
 
 from __future__ import annotations
 
+import argparse
 import functools
 import json
 import os
@@ -47,15 +53,21 @@ from packio.measuring.bench import decode, memory_format
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
-IMAGES, BATCH, SECONDS, ROUNDS = (8192, 256, 3.0, 4) if GPU else (96, 16, 0.5, 2)
+IMAGES, BATCH, SECONDS, ROUNDS = (8192, 256, 2.0, 3) if GPU else (96, 16, 0.5, 2)
 STEPS, SIDE = (30, 224) if GPU else (2, 32)  # of a network: timed at once, and its images
-LIMITS = {"loaders": 160, "dali": 110, "pixels": 60, "copying": 60, "memory_format": 75}  # seconds
+LIMITS = {  # seconds
+    "loaders": 100, "dali": 70, "scaling": 130, "training": 150, "pixels": 60, "copying": 60,
+    "memory_format": 75,
+}  # fmt: skip
+CORES = len(os.sched_getaffinity(0))
+COUNTS = [n for n in (1, 2, 4, 8, 16, 32) if n <= CORES]  # of threads and workers
 SCALE = {"normalize": ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]), "dtype": torch.bfloat16}
 CROP: dict[str, Any] = {"crop": packio.RandomResizedCrop(224), "hflip": 0.5}
 PACKAGES = (
     "torch",
     "torchvision",
     "nvidia-dali-cuda120",
+    "nvidia-dali-cuda130",
     "simplejpeg",
     "numpy",
     "opencv-python-headless",
@@ -109,20 +121,42 @@ def endless(loader: Any) -> Iterator[int]:
             yield len(batch[0])
 
 
-def loaded(folder: Path, pack: str, **options: Any) -> Iterator[int]:
-    """Batches of packio's Loader."""
-    ds = packio.PackDataset(folder / f"{pack}.tfrecord", seed=0, **CROP, **options)
-    return endless(packio.Loader(ds, BATCH, shuffle=True, device=DEVICE, **SCALE))
+def packed(folder: Path, **options: Any) -> packio.PackDataset:
+    """The pack, cropped and mirrored."""
+    return packio.PackDataset(folder / "plain.tfrecord", seed=0, **CROP, **options)
 
 
-def by_dali(folder: Path, **options: Any) -> Iterator[int]:
-    """Batches of packio's DaliLoader."""
-    pack, device = folder / "plain.tfrecord", "gpu" if GPU else "cpu"
-    return endless(
-        packio.DaliLoader(
-            pack, BATCH, **CROP, device=device, shuffle=True, seed=0, **SCALE, **options
-        )
+def loaded(folder: Path, layout: Any = None, **options: Any) -> packio.Loader:
+    """Make packio's Loader, to the device."""
+    ds = packed(folder, **options)
+    return packio.Loader(
+        ds, BATCH, shuffle=True, drop_last=True, device=DEVICE, memory_format=layout, **SCALE
     )
+
+
+def by_dali(folder: Path, layout: Any = None, **options: Any) -> packio.DaliLoader:
+    """Make packio's DaliLoader, to the device."""
+    return packio.DaliLoader(
+        folder / "plain.tfrecord", BATCH, **CROP, device="gpu" if GPU else "cpu", shuffle=True,
+        drop_last=True, seed=0, memory_format=layout, **SCALE, **options,
+    )  # fmt: skip
+
+
+def image_folder(folder: Path) -> Any:
+    """Make torchvision's ImageFolder of the same files and the same recipe, as uint8."""
+    from torchvision import datasets
+    from torchvision.transforms import v2
+
+    steps = [v2.RandomResizedCrop(224), v2.RandomHorizontalFlip(), v2.PILToTensor()]
+    return datasets.ImageFolder(str(folder / "images"), v2.Compose(steps))
+
+
+def by_workers(dataset: Any, batch_size: int, workers: int) -> torch.utils.data.DataLoader[Any]:
+    """Make torch's DataLoader, as people set it."""
+    return torch.utils.data.DataLoader(
+        dataset, batch_size, shuffle=True, drop_last=True, num_workers=workers, pin_memory=GPU,
+        persistent_workers=True,
+    )  # fmt: skip
 
 
 def by_torchvision(folder: Path) -> Iterator[int]:
@@ -135,9 +169,9 @@ def by_torchvision(folder: Path) -> Iterator[int]:
         yield len(decode_jpeg(encoded, mode=ImageReadMode.RGB, device=DEVICE))
 
 
-def rate(batches: Iterator[int]) -> float:
+def rate(batches: Iterator[int], waiting: int) -> float:
     """Images a second; what waited in the loader's queue is not counted."""
-    for _ in range(6):
+    for _ in range(waiting):
         next(batches)
     wait()
     began, images = time.perf_counter(), 0
@@ -147,14 +181,14 @@ def rate(batches: Iterator[int]) -> float:
     return images / (time.perf_counter() - began)
 
 
-def rates(ways: dict[str, Callable[[], Iterator[int]]]) -> Iterator[Result]:
+def rates(ways: dict[str, Callable[[], Iterator[int]]], waiting: int = 6) -> Iterator[Result]:
     """Images a second of each way, in turns; the first is what the others are compared with."""
     made = {name: tried(way) for name, way in ways.items()}
     failed = {name: found for name, found in made.items() if isinstance(found, dict)}
     found: dict[str, list[float]] = {name: [] for name in made if name not in failed}
     for number in range(ROUNDS):
         for name in sorted(found, reverse=bool(number % 2)):
-            one = tried(functools.partial(rate, made[name]))
+            one = tried(functools.partial(rate, made[name], waiting))
             if isinstance(one, dict):
                 failed[name] = one
                 del found[name]
@@ -177,25 +211,91 @@ def rates(ways: dict[str, Callable[[], Iterator[int]]]) -> Iterator[Result]:
 
 def loaders(folder: Path) -> Iterator[Result]:
     """`packio.Loader`, by who decodes."""
-    way = functools.partial(functools.partial, loaded, folder)
+
+    def way(**options: Any) -> Callable[[], Iterator[int]]:
+        return lambda: endless(loaded(folder, **options))
+
     yield from rates({
-        "simplejpeg, exact": way("plain", decoder="simplejpeg"),
-        "simplejpeg, fast": way("plain", decoder="simplejpeg", fidelity="fast"),
-        "nvjpeg": way("plain", decoder="nvjpeg"),
+        "native core": way(),
+        "native core, fast": way(fidelity="fast"),
+        "simplejpeg": way(decoder="simplejpeg"),
+        "nvjpeg": way(decoder="nvjpeg"),
         "torchvision's call alone, whole images": functools.partial(by_torchvision, folder),
     })  # fmt: skip
 
 
 def dali(folder: Path) -> Iterator[Result]:
     """`packio.DaliLoader`."""
-    way = functools.partial(functools.partial, by_dali, folder)
-    ways = {
-        "simplejpeg, exact": functools.partial(loaded, folder, "plain", decoder="simplejpeg"),
-        "DALI": way(),
+    ways: dict[str, Callable[[], Iterator[int]]] = {
+        "native core": lambda: endless(loaded(folder)),
+        "DALI": lambda: endless(by_dali(folder)),
     }
     if GPU:
-        ways["DALI, hw_decoder_load=0"] = way(hw_decoder_load=0.0)
+        ways["DALI, hw_decoder_load=0"] = lambda: endless(by_dali(folder, hw_decoder_load=0.0))
     yield from rates(ways)
+
+
+def scaling(folder: Path) -> Iterator[Result]:
+    """uint8 batches in memory, by the number of threads or workers."""
+    result: Result = {}
+    for n in COUNTS:
+        ways: dict[str, Callable[[], Iterator[int]]] = {
+            "ImageFolder, workers": lambda n=n: endless(by_workers(image_folder(folder), 64, n)),
+            "packio, workers": lambda n=n: endless(by_workers(packed(folder), 64, n)),
+            "packio.Loader, threads": lambda n=n: endless(
+                packio.Loader(packed(folder), 64, shuffle=True, threads=n)
+            ),
+        }
+        *_, result[str(n)] = rates(ways, waiting=4 + 2 * n)
+        yield result
+
+
+# ---- training ----
+
+
+def training(folder: Path) -> Iterator[Result]:
+    """Steps of two networks, by where their batches come from."""
+    result: Result = {}
+    for name in ("resnet50", "resnet18"):
+        found = tried(lambda name=name: list(trained(folder, name))[-1])
+        result[name] = found
+        yield result
+
+
+def trained(folder: Path, name: str) -> Iterator[Result]:
+    """Images a second that a network is trained with."""
+    from torchvision import models
+
+    last = torch.channels_last
+    model = getattr(models, name)(num_classes=10).to(DEVICE, memory_format=last)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+    resident = torch.randn(BATCH, 3, 224, 224, device=DEVICE, dtype=torch.bfloat16)
+    resident = resident.to(memory_format=last)
+    labels = torch.arange(BATCH, device=DEVICE) % 10
+
+    def steps(batches: Any) -> Iterator[int]:
+        while True:
+            for images, *_ in batches:
+                with torch.autocast(DEVICE, dtype=torch.bfloat16):
+                    loss = torch.nn.functional.cross_entropy(model(images), labels)
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                optimizer.step()
+                yield len(images)
+
+    def folders() -> Any:
+        workers = by_workers(image_folder(folder), BATCH, CORES)
+        return packio.DevicePrefetcher(workers, DEVICE, memory_format=last, **SCALE)
+
+    sources: dict[str, Callable[[], Any]] = {
+        "batches on the device": lambda: [(resident,)],
+        "packio.Loader": lambda: loaded(folder, last),
+        "packio.Loader, nvjpeg": lambda: loaded(folder, last, decoder="nvjpeg"),
+        "packio.DaliLoader": lambda: by_dali(folder, last),
+        "ImageFolder, workers": folders,
+    }
+    ways = {name: lambda make=make: steps(make()) for name, make in sources.items()}
+    yield from rates(ways, waiting=8 + 2 * CORES if GPU else 1)
 
 
 # ---- pixels ----
@@ -304,6 +404,8 @@ def memory_formats(_: Path) -> Iterator[Result]:
 
 PARTS = {
     "loaders": loaders,
+    "scaling": scaling,
+    "training": training,
     "dali": dali,
     "pixels": pixels,
     "copying": copying,
@@ -331,8 +433,10 @@ def measured(part: str, folder: Path) -> Any:
 def main() -> None:
     """Measure and print; with --save into benchmarks/results/gpu.json."""
     parser = _results.parser(__doc__)
-    parser.add_argument("--part", choices=PARTS)
-    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help="where images and pack are, or are made")
+    parser.add_argument("--only", choices=PARTS, action="append", help="this part; repeatable")
+    parser.add_argument("--out", type=Path, help="JSON to write as results come, and to add to")
     given = parser.parse_args()
     if given.part:
         for result in PARTS[given.part](given.folder):
@@ -340,15 +444,21 @@ def main() -> None:
         os._exit(0)  # whatever threads a library has left
     name = torch.cuda.get_device_name() if GPU else "cpu (no GPU on this machine)"
     result: Result = {"machine": _results.machine(*PACKAGES, device=name)}
-    with tempfile.TemporaryDirectory() as folder:
-        make_packs(Path(folder))
-        index = packio.open(Path(folder) / "plain.tfrecord").index_file
+    with tempfile.TemporaryDirectory() as made:
+        folder = given.folder or Path(made)
+        if not (folder / "plain.tfrecord").exists():
+            make_packs(folder)
+        index = packio.open(folder / "plain.tfrecord").index_file
         sizes = index.column("image/length").array()
         result["data"] = {"images": IMAGES, "bytes": round(float(sizes.mean())), "batch": BATCH}
-        for part in PARTS:
+        if given.out and given.out.exists():
+            result = {**json.loads(given.out.read_text()), **result}
+        for part in given.only or PARTS:
             began = time.perf_counter()
-            result[part] = measured(part, Path(folder))
-            print(f"{part}: {time.perf_counter() - began:.0f} s", file=sys.stderr)
+            result[part] = measured(part, folder)
+            print(f"{part}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
+            if given.out:
+                given.out.write_text(_results.text(result) + "\n")
     _results.finish("gpu", result, keep=given.save)
 
 

@@ -46,6 +46,7 @@ GEOMETRIES: dict[str, Any] = {
     "resize to a side": packio.Resize(40),
     "as it is": None,
 }
+pytestmark = pytest.mark.gpu
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 

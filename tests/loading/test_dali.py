@@ -24,6 +24,7 @@ from packio.loading import ranks
 from packio.loading.dali import pipelines
 
 FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
+pytestmark = pytest.mark.gpu
 DEVICES = ["cpu", *(["gpu"] if torch.cuda.is_available() else [])]
 CROP = packio.RandomResizedCrop((40, 48))
 BATCH = 7  # 25 samples: the last batch has 4

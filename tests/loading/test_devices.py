@@ -10,6 +10,7 @@ import torch
 import packio
 from packio.errors import OptionError
 
+pytestmark = pytest.mark.gpu
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 

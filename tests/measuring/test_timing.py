@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pathlib
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.gpu
 SECOND = 10**9
 
 

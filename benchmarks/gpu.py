@@ -56,7 +56,7 @@ DEVICE = "cuda" if GPU else "cpu"
 IMAGES, BATCH, SECONDS, ROUNDS = (8192, 256, 2.0, 3) if GPU else (96, 16, 0.5, 2)
 STEPS, SIDE = (30, 224) if GPU else (2, 32)  # of a network: timed at once, and its images
 LIMITS = {  # seconds
-    "loaders": 100, "dali": 70, "scaling": 130, "training": 150, "pixels": 60, "copying": 60,
+    "loaders": 100, "dali": 70, "scaling": 130, "training": 200, "pixels": 60, "copying": 60,
     "memory_format": 75,
 }  # fmt: skip
 CORES = len(os.sched_getaffinity(0))
@@ -295,7 +295,7 @@ def trained(folder: Path, name: str) -> Iterator[Result]:
         "ImageFolder, workers": folders,
     }
     ways = {name: lambda make=make: steps(make()) for name, make in sources.items()}
-    yield from rates(ways, waiting=8 + 2 * CORES if GPU else 1)
+    yield from rates(ways, waiting=24 if GPU else 1)
 
 
 # ---- pixels ----

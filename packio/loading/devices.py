@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any, cast
 
@@ -54,14 +55,20 @@ class Preparation:
         limit = 1.0 if image.dtype.is_floating_point else float(torch.iinfo(image.dtype).max)
         values = image.to(torch.float32, memory_format=layout)
         if self.normalize is not None:
-            mean, std = (
-                torch.tensor(values, dtype=torch.float32, device=image.device).view(-1, 1, 1)
-                for values in self.normalize
-            )
-            values = values.sub(mean * limit).div_(std * limit)
+            mean, std = (_constants(tuple(v), limit, image.device) for v in self.normalize)
+            values = values.sub(mean).div_(std)
         elif limit != 1:
             values = values.div(limit)
         return values.to(dtype)
+
+
+@functools.cache
+def _constants(values: tuple[float, ...], limit: float, device: torch.device) -> torch.Tensor:
+    """Values of each channel, times the limit, (C, 1, 1) on the device.
+
+    Copied there once: a copy from memory that is not pinned waits for all work of the stream.
+    """
+    return (torch.tensor(values, dtype=torch.float32) * limit).view(-1, 1, 1).to(device)
 
 
 class DevicePrefetcher:

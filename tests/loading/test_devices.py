@@ -111,3 +111,15 @@ def test_it_has_what_its_loader_has() -> None:
     assert ahead.dataset == [1, 2, 3]
     with pytest.raises(AttributeError):
         _ = ahead.nothing
+
+
+@pytest.mark.skipif("cuda" not in DEVICES, reason="no GPU")
+def test_nothing_waits_for_a_gpu() -> None:
+    batches = [_images(n).pin_memory() for n in range(1, 6)]
+    how: dict[str, Any] = {"dtype": torch.bfloat16, "normalize": (MEAN, STD)}
+    list(packio.DevicePrefetcher(batches, "cuda", **how))  # its constants are there
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        assert len(list(packio.DevicePrefetcher(batches, "cuda", **how))) == 5
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

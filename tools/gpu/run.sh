@@ -15,17 +15,16 @@ mkdir -p "$out" "$site"
 for piece in "$folder"/*.whl.00; do
     [ -e "$piece" ] && cat "${piece%00}"* > "${piece%.00}"
 done
-export PYTHONPATH="$site/site" PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
-python3 -m pip install --quiet --no-index --no-deps --no-compile --upgrade --target "$PYTHONPATH" \
+export PYTHONPATH="$site/site:." PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1  # the wheel is first
+python3 -m pip install --quiet --no-index --no-deps --no-compile --upgrade --target "$site/site" \
     "$folder"/*.whl || exit 1
 python3 -c 'import torch; print(torch.__version__, torch.cuda.get_device_name())' || exit 1
 for part in ${parts:-tests benchmark doctor}; do
     began=$SECONDS
     case "$part" in
-        # where packio is imported from: the wheel, not the repository
         tests) grep --recursive --files-with-matches --null 'mark\.gpu' tests --include '*.py' \
             | timeout 150 xargs -0 python3 -P -m pytest -m gpu -q -n 8 --dist loadfile \
-                -p no:cacheprovider ;;
+                -p no:cacheprovider -p no:benchmark ;;  # which warns of xdist
         benchmark) timeout 560 python3 benchmarks/gpu.py --folder "$site" --out "$out/gpu.json" ;;
         doctor) timeout 60 python3 -P -m packio doctor "$site/plain.tfrecord" --json --quiet ;;
         *) echo "$part: expected tests, benchmark or doctor" >&2; exit 2 ;;

@@ -311,12 +311,44 @@ def _spread(values: Json | None, form: str) -> str:
     return f"{values['median']:{form}} ({values['min']:{form}} to {values['max']:{form}})"
 
 
+def gpu(result: Json) -> str:
+    """Make the tables of what ``benchmarks/gpu.py`` measured."""
+    machine, data = result["machine"], result["data"]
+    conditions = (
+        f"{machine['device']}, {machine['cores']} cores ({machine['cpu']}), torch "
+        f"{machine['torch']}, JPEGs of {data['bytes'] / 1000:.0f} kB and 500 x 375 pixels, "
+        "RandomResizedCrop(224), hflip. Images a second: medians (lowest to highest)."
+    )
+    lines = [conditions]
+
+    def table(title: str, rows: Json) -> None:
+        lines.extend(["", f"| {title} | images/s | |", "|---|---:|---:|"])
+        for name, row in rows.items():
+            if "images_per_second" in row:
+                rate, ratio = row["images_per_second"], row["ratio"]["median"]
+                lines.append(f"| {name} | {_spread(rate, ',.0f')} | {ratio:.2f} |")
+
+    table("batches of normalised bfloat16 on the device", result["loaders"])
+    table("the same, beside DALI", result["dali"])
+    network = result["training"]["resnet50"]
+    table("training of ResNet-50, bfloat16, channels_last", network)
+    counts = result["scaling"]
+    names = list(next(iter(counts.values())))
+    lines += ["", f"| threads or workers, uint8 batches of 64 | {' | '.join(names)} |"]
+    lines.append("|---|" + "---:|" * len(names))
+    for count, rows in counts.items():
+        cells = [_spread(rows[name]["images_per_second"], ",.0f") for name in names]
+        lines.append(f"| {count} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 TABLES: dict[str, tuple[str, Callable[[Json], str]]] = {
     "decoders": ("decode.json", decoders),
     "faults": ("faults.json", faults),
     "core": ("native.json", core),
     "stages": ("stages.json", stages),
     "memory-format": ("memory_format.json", memory_format),
+    "gpu": ("gpu.json", gpu),
     "parity": ("parity.json", parity),
     "peers": ("peers.json", peers),
     **at_scale_tables.TABLES,

@@ -1,14 +1,16 @@
 """Slices of a batch: the native core reads, checks and makes some samples in one call.
 
-One table says where the samples are, another what is made of them; both are filled by columns. So a
-sample costs Python little, and threads seldom wait for each other. A sample that the core cannot
-read, or declines, is left to the caller, who makes it by itself and says what is wrong.
+One table says where the samples are, another what is made of them; both are filled by columns, and
+threads share the samples out within the core. So a sample costs Python little, and threads seldom
+wait for each other. A sample that the core cannot read, or declines, is left to the caller, who
+makes it by itself and says what is wrong.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,8 +24,7 @@ from packio.system.threads import Threads, each
 if TYPE_CHECKING:
     import torch
 
-_MOST = 16  # samples of a slice
-_A_THREAD = 8  # slices for each thread, at least: all threads end at about the same time
+_CORE = -1  # a turn of a thread in which the core makes samples; else the slot of one
 
 
 def make(
@@ -46,34 +47,54 @@ def make(
         wanted &= (requests["scale"] == requests["scale"][:, :1]).all(1)
         is_less = regions.is_less_at_once(framing.needs)
         samples["is_once"] = (samples["points_size"] == 0) | is_less
-    count = threads.count if threads is not None else 1
-    length = min(_MOST, max(1, len(order) // (_A_THREAD * count)))
     joined = b"".join(points)
     errors: dict[int, Exception] = {}
+    for part in _parts(files, order, numbers):
+        open_files = _open(files, part[wanted[part]], numbers, samples, wanted)
+        own, others = part[wanted[part]], part[~wanted[part]].tolist()
+        slices = native.Slices(samples, requests, own, joined, paths)
 
-    def make_slice(slots: np.ndarray) -> None:
-        own = slots[wanted[slots]]
-        if not isinstance(files, FolderStore):
-            try:
-                open_files = files.descriptors(numbers[own].tolist())
-            except (ReadError, IntegrityError):  # each sample says so by itself
-                wanted[own] = False
-                return
-            samples["file"][own] = [file.number for file in open_files]
-        native.make_slice(samples, requests, own, joined, paths)
+        def work(turns: Iterable[int], slices: native.Slices = slices) -> None:
+            for turn in turns:
+                for slot in slices.make() if turn == _CORE else (turn,):
+                    try:
+                        make_one(slot)
+                    except (DecodeError, IntegrityError) as error:
+                        errors[slot] = error
 
-    def work(starts: Iterable[int]) -> None:
-        for start in starts:
-            slots = order[start : start + length]
-            make_slice(slots)
-            for slot in slots[~wanted[slots] | (samples["status"][slots] != 0)].tolist():
-                try:
-                    make_one(slot)
-                except (DecodeError, IntegrityError) as error:
-                    errors[slot] = error
-
-    each(work, range(0, len(order), length), threads)
+        count = max(-(-len(own) // slices.MOST), min(len(own), threads.count if threads else 1))
+        each(work, [*others, *[_CORE] * count], threads)
+        del open_files  # which may be closed only now
     return errors
+
+
+def _parts(files: LocalStore, order: np.ndarray, numbers: np.ndarray) -> Sequence[np.ndarray]:
+    """Slots in file order: all, or several parts if their files may not be open all at once."""
+    if isinstance(files, FolderStore) or not len(order):
+        return [order]
+    changes = np.diff(numbers[order]) != 0
+    groups = np.append(0, changes.cumsum()) // files.most_open()
+    return np.split(order, np.flatnonzero(np.diff(groups)) + 1)
+
+
+def _open(
+    files: LocalStore, slots: np.ndarray, numbers: np.ndarray, samples: np.ndarray,
+    wanted: np.ndarray,
+) -> dict[int, Any]:  # fmt: skip
+    """Open the files of some samples, and note that samples of a file that is lost are not wanted.
+
+    The files stay open as long as somebody holds what this returns.
+    """
+    if isinstance(files, FolderStore):
+        return {}
+    listed = numbers[slots].tolist()
+    held: dict[int, Any] = {}
+    for number in set(listed):
+        with contextlib.suppress(ReadError, IntegrityError):  # each of its samples says so
+            held[number] = files.descriptor(number)
+    samples["file"][slots] = [held[n].number if n in held else -1 for n in listed]
+    wanted[slots] = samples["file"][slots] >= 0
+    return held
 
 
 def _samples(

@@ -127,9 +127,13 @@ class LocalStore(Store):
             )
         return data
 
-    def descriptors(self, numbers: Sequence[int]) -> Sequence[_Descriptor]:
-        """Open files of some numbers; each stays open as long as somebody holds its descriptor."""
-        return [self._open.get(file) or self._opened(file) for file in numbers]
+    def descriptor(self, file: int) -> _Descriptor:
+        """Open a file, which stays open as long as somebody holds its descriptor."""
+        return self._open.get(file) or self._opened(file)
+
+    def most_open(self) -> int:
+        """How many files may be open at a time."""
+        return max(_LEAST_OPEN, spare_descriptors() // max(len(_all), 1))
 
     def check_ranges(
         self, files: np.ndarray, offsets: np.ndarray, lengths: np.ndarray
@@ -174,7 +178,7 @@ class LocalStore(Store):
                     self._close_all_but(len(self._open) // 2)  # too many are open
                     continue
                 _all.add(self)
-                self._close_all_but(max(_LEAST_OPEN, spare_descriptors() // max(len(_all), 1)))
+                self._close_all_but(self.most_open())
             return handle
 
     def _close_all_but(self, most: int) -> None:

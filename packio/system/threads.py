@@ -42,7 +42,7 @@ class Threads:
                 work(source)
 
         with interrupts.DeferInterrupts() as held:  # nobody works on a batch that is given up
-            futures = [pool.submit(part) for _ in range(self.count)]
+            futures = [pool.submit(part) for _ in range(min(self.count, len(slots)))]
             while wait(futures, _STEP).not_done:
                 if held.count:
                     left.set()

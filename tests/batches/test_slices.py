@@ -37,9 +37,16 @@ CROPS: dict[str, dict[str, Any]] = {
 }
 
 
-def _make_none(samples: np.ndarray, *_: Any) -> None:
-    """Leave each sample to the caller, as `native.make_slice` does with what the core declines."""
-    samples["status"] = 1
+class _MakeNone:
+    """Leaves each sample to the caller, as `native.Slices` does with what the core declines."""
+
+    MOST = 16
+
+    def __init__(self, _: np.ndarray, __: np.ndarray, numbers: np.ndarray, *___: bytes) -> None:
+        self._left = numbers.tolist()
+
+    def make(self) -> list[int]:
+        return [self._left.pop() for _ in self._left[:16]]
 
 
 @pytest.fixture(scope="module")
@@ -56,17 +63,18 @@ def packs(
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many samples the core was given in each call."""
+    """How many samples the core was given in each batch."""
     counts: list[int] = []
-    make_slice = native.make_slice
+    slices = native.Slices
 
     def counted(
         samples: np.ndarray, requests: np.ndarray, numbers: np.ndarray, *more: bytes
-    ) -> None:
+    ) -> native.Slices:
         counts.append(len(numbers))
-        make_slice(samples, requests, numbers, *more)
+        return slices(samples, requests, numbers, *more)
 
-    monkeypatch.setattr(native, "make_slice", counted)
+    monkeypatch.setattr(native, "Slices", counted)
+    counted.MOST = slices.MOST  # type: ignore[attr-defined]
     return counts
 
 
@@ -106,7 +114,7 @@ def test_fast_pixels_are_those_that_are_made_one_by_one(
     order = list(range(len(ds)))
     found = ds.gather(order)[0]
     assert sum(made) > len(ds) // 2
-    monkeypatch.setattr(native, "make_slice", _make_none)
+    monkeypatch.setattr(native, "Slices", _MakeNone)
     assert torch.equal(found, ds.gather(order)[0])
 
 
@@ -117,7 +125,7 @@ def test_what_the_core_declines_is_made_and_counted_once(
         ds = packio.PackDataset(packs["tar"], crop=packio.RandomResizedCrop(32), seed=2)
         with monkeypatch.context() as patched:
             if not by_slices:
-                patched.setattr(native, "make_slice", _make_none)
+                patched.setattr(native, "Slices", _MakeNone)
             return ds.gather(range(len(ds)))[0], dict(ds.declined)
 
     (pixels, counts), (wanted, wanted_counts) = declined(by_slices=True), declined(by_slices=False)
@@ -342,6 +350,6 @@ def test_fast_views_are_those_that_are_made_one_by_one(
     order = list(range(len(ds)))
     found = ds.gather(order)
     assert sum(made) > 0
-    monkeypatch.setattr(native, "make_slice", _make_none)
+    monkeypatch.setattr(native, "Slices", _MakeNone)
     for ours, wanted in zip(found, ds.gather(order), strict=True):
         assert torch.equal(ours, wanted)

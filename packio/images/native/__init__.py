@@ -21,7 +21,7 @@ from packio.errors import MissingPackageError
 if TYPE_CHECKING:
     from packio.images.frames import Box, Frame
 
-_VERSION = 9  # of the functions below
+_VERSION = 10  # of the functions below
 _MADE = 0
 KIND, OUTPUT, LEVEL = 1, 4, 6
 # Why an image was declined, by status; the last one is no status of the core.
@@ -40,8 +40,7 @@ REQUEST = np.dtype([
 ])  # fmt: skip
 SAMPLE = np.dtype([
     ("offset", "i8"), ("length", "i8"), ("points", "i8"), ("points_size", "i4"), ("file", "i4"),
-    ("crc32c", "u4"), ("is_checked", "i4"), ("status", "i4"), ("path", "i4"),
-    ("is_once", "i4"), ("unused", "i4"),
+    ("crc32c", "u4"), ("is_checked", "i4"), ("path", "i4"), ("is_once", "i4"),
 ])  # fmt: skip
 _BYTE = ctypes.c_char
 _PATH = pathlib.Path(__file__).with_name("_core.so")
@@ -52,7 +51,8 @@ class _Batch(ctypes.Structure):
 
     _fields_ = (
         ("samples", ctypes.c_void_p), ("requests", ctypes.c_void_p), ("points", ctypes.c_char_p),
-        ("paths", ctypes.c_char_p), ("outputs", ctypes.c_int),
+        ("paths", ctypes.c_char_p), ("numbers", ctypes.c_void_p), ("outputs", ctypes.c_int),
+        ("count", ctypes.c_int), ("taken", ctypes.c_int),
     )  # fmt: skip
 
 
@@ -78,9 +78,8 @@ def _library() -> ctypes.CDLL | str:
     ]  # fmt: skip
     library.packio_find_points.restype = ctypes.c_int64
     library.packio_make_slice.argtypes = [
-        ctypes.c_void_p, ctypes.POINTER(_Batch), ctypes.c_void_p, ctypes.c_int,
+        ctypes.c_void_p, ctypes.POINTER(_Batch), ctypes.c_int, ctypes.c_void_p,
     ]  # fmt: skip
-    library.packio_make_slice.restype = None
     library.packio_unfilter.argtypes = [
         ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int32,
         ctypes.c_void_p, ctypes.c_int64,
@@ -175,20 +174,33 @@ def method(how: str) -> int:
     return _METHODS.get(how, _UNRESIZED)
 
 
-def make_slice(
-    samples: np.ndarray, requests: np.ndarray, numbers: np.ndarray, points: bytes, paths: bytes
-) -> None:
-    """Read, check and make samples of a batch, by one call.
+class Slices:
+    """Samples of a batch that threads share out: each call reads, checks and makes some.
 
-    All arrays are contiguous: ``samples`` (N,) of `SAMPLE`, which get their ``status``, not 0 where
-    outputs mean nothing; ``requests`` (N, outputs) of `REQUEST`; ``numbers`` (K,) int32, which
-    samples to make, in this order. ``paths``: of files of one sample each, each with a NUL behind.
+    All arrays are contiguous: ``samples`` (N,) of `SAMPLE`; ``requests`` (N, outputs) of `REQUEST`;
+    ``numbers`` (K,) int32, which samples to make, in this order. ``paths``: of files of one sample
+    each, each with a NUL behind.
     """
-    if len(numbers):
-        memory = _memories().own
-        outputs = requests.shape[1]
-        batch = _Batch(samples.ctypes.data, requests.ctypes.data, points, paths, outputs)
-        memory.make_slice(memory.pointer, ctypes.byref(batch), numbers.ctypes.data, len(numbers))
+
+    MOST = 16  # samples of a call; between two calls Python heeds Ctrl-C
+
+    def __init__(
+        self, samples: np.ndarray, requests: np.ndarray, numbers: np.ndarray, points: bytes,
+        paths: bytes,
+    ) -> None:  # fmt: skip
+        self._arrays = samples, requests, numbers  # the core reads them
+        self._batch = _Batch(
+            samples.ctypes.data, requests.ctypes.data, points, paths, numbers.ctypes.data,
+            requests.shape[1], len(numbers), 0,
+        )  # fmt: skip
+
+    def make(self) -> list[int]:
+        """Make samples that no thread has taken; returns numbers whose outputs mean nothing."""
+        memory, declined = _memories().own, (ctypes.c_int32 * self.MOST)()
+        lost: int = memory.make_slice(
+            memory.pointer, ctypes.byref(self._batch), self.MOST, declined
+        )
+        return declined[:lost]
 
 
 def seek_points(data: bytes) -> bytes:

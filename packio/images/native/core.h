@@ -109,10 +109,8 @@ typedef struct {
     int32_t file;                /* descriptor; -1: `path` names a file that is all of the JPEG */
     uint32_t crc32c;
     int32_t is_checked;          /* whether the CRC32C must be that of the bytes */
-    int32_t status;              /* what became of it */
     int32_t path;                /* where its path begins, in those of the batch, bytes */
     int32_t is_once;             /* whether all its outputs are made of one decode */
-    int32_t unused;
 } Sample;
 
 /* What a lookup of the next bits gives: up to four coefficients of 8 bits.

@@ -1,4 +1,6 @@
-/* Slices of a batch: samples are read from their files, checked and made in one call. */
+/* Slices of a batch: samples are read from their files, checked and made, some in each call. The
+   threads of a batch share its samples out here: one that comes back to Python for each of them
+   waits there for the others. */
 
 #include "core.h"
 
@@ -9,15 +11,16 @@
 
 /* What is made, and of which bytes. */
 typedef struct {
-    Sample *samples;
+    const Sample *samples;
     const Request *requests; /* the outputs of each sample, one after the other */
     const uint8_t *points;
     const char *paths;
-    int outputs; /* of each sample */
+    const int32_t *numbers; /* of the samples to make, in this order */
+    int outputs;            /* of each sample */
+    int count, taken;       /* of numbers; `taken` is shared by all threads */
 } Batch;
 
-EXPORTED void packio_make_slice(Scratch *scratch, const Batch *batch, const int32_t *numbers,
-                                int count);
+EXPORTED int packio_make_slice(Scratch *scratch, Batch *batch, int most, int32_t *declined);
 
 EXPORTED uint32_t packio_crc32c(const uint8_t *data, int64_t size);
 
@@ -70,9 +73,15 @@ static int make_one(Scratch *scratch, const Batch *batch, int number) {
     return status;
 }
 
-/* Make the samples of some numbers, and set their statuses. */
-void packio_make_slice(Scratch *scratch, const Batch *batch, const int32_t *numbers, int count) {
-    for (int i = 0; i < count; i++)
-        batch->samples[numbers[i]].status = make_one(scratch, batch, numbers[i]);
+/* Make samples that no thread has taken. Returns how many were not made, and gives their numbers. */
+int packio_make_slice(Scratch *scratch, Batch *batch, int most, int32_t *declined) {
+    int lost = 0;
+    while (most-- > 0) {
+        int next = __atomic_fetch_add(&batch->taken, 1, __ATOMIC_RELAXED);
+        if (next >= batch->count) break;
+        int number = batch->numbers[next];
+        if (make_one(scratch, batch, number)) declined[lost++] = number;
+    }
+    return lost;
 }
 #endif

@@ -1,6 +1,7 @@
 # make demo      pack real photographs and load them, on a machine with no more than Python and make
 # make test      install what the tests need and run them, but for the long ones
 # make test-long run the long tests
+# make .venv/.dev  install what the tests need, and run none
 # make lint      ruff and mypy
 # make docs      build the site into build/site; a dead link fails
 # make clean     remove what the above made

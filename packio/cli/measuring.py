@@ -91,7 +91,8 @@ def find_object(name: str, option: str = "") -> Any:
         except ModuleNotFoundError as error:
             if not f"{module}.".startswith(f"{error.name}."):  # one that the module imports
                 raise
-            raise OptionError(f"{name}: {error}") from error
+            hint = f"; write {module[:-3]}:{names}" if module.endswith(".py") else ""
+            raise OptionError(f"{name}: {error}{hint}") from error
         try:
             found = operator.attrgetter(names)(imported)
         except AttributeError as error:

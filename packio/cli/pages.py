@@ -193,12 +193,12 @@ def replay(
               f"{pluralize(len(found.batches), 'batch')}, {written / 1e6:,.2f} MB")  # fmt: skip
     elif html is None:
         for batch in found.batches:
-            _print_batch(batch)
+            _print_batch(batch, "--crop" if found.seed is not None else "--crop and --seed")
 
 
-def _print_batch(batch: ReplayedBatch) -> None:
+def _print_batch(batch: ReplayedBatch, lacking: str) -> None:
     left_out = ", left out by skip=" if batch.left_out else ""
-    crops = "" if batch.crops_known else "; crops are not known: say --crop and --seed"
+    crops = "" if batch.crops_known else f"; crops are not known: say {lacking}"
     say(f"epoch {batch.epoch}, step {batch.step}, rank {batch.rank}: "
           f"{pluralize(len(batch.samples), 'sample')}{left_out}{crops}")  # fmt: skip
     for sample in batch.samples:

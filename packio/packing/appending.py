@@ -41,7 +41,7 @@ from packio.system.progress import ProgressCallback
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AppendReport:
-    """What appending did."""
+    """What `append` did, or would do: see `new`, which only ``compare`` counts."""
 
     out: Path  # the pack
     added: int  # samples that are new in it
@@ -49,7 +49,7 @@ class AppendReport:
     # Keys of such samples whose bytes or annotations differ in the source now; the pack keeps what
     # it has. None if they were not compared: `compare` does.
     changed: tuple[str, ...] | None
-    deleted: tuple[str, ...]  # keys of samples that the source does not have; the pack keeps them
+    deleted: tuple[str, ...]  # keys that only the pack has; it keeps their samples
     skipped: int  # samples that could not be added, with on_error="skip"
     new_classes: tuple[str, ...]  # their numbers follow those of the old classes
     total: int  # samples in the pack now
@@ -68,8 +68,8 @@ def append(
     """Add the new samples of a source to a pack of shards. A second run adds nothing more.
 
     A sample is new if the pack does not have its key. New samples are chosen and made by the recipe
-    of the pack: its encoding, levels, patterns, limit and splits. Labels go by class name; new
-    classes get the numbers that follow.
+    of the pack: its encoding, levels, splits, the names that it took, and how many of them. Labels
+    go by class name; new classes get the numbers that follow.
 
     Args:
         path: A pack that is a folder of shards.
@@ -90,7 +90,7 @@ def append(
         OptionError: the pack is a single file, was merged of packs that were made in different
             ways, or has labels or splits of another kind; or the keys of the source are relative to
             another folder now.
-        OutputExistsError: `add_field` was cut short, and what a callable made would be lost.
+        OutputExistsError: `add_field` was cut short; appending would lose the values that it has.
         SourceError, BadImagesError, OutputError, LockedError: see `pack`.
     """
     began = time.monotonic()

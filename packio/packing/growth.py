@@ -176,19 +176,28 @@ def _moved(move: Relabelling, record: Record[Field]) -> Record[Field]:
     return move.record(dataclasses.replace(record, label=None))
 
 
+def _name_kind(shape: tuple[int, ...] | None) -> str:
+    """Name the labels of a sample, for messages."""
+    if shape is None:
+        return "none"
+    return f"vectors of {shape[0]}" if shape else "one number each"
+
+
 def _check_labels(pack: opening.Pack, listing: Listing) -> None:
     if not listing.keys:
         return
     old = pack.labels
     new = None if listing.labels is None else np.asarray(listing.labels)
     named = bool(pack.classes), bool(listing.classes)
-    kinds = [None if x is None else x.shape[1:] for x in (old, new)]
+    shapes = [None if x is None else x.shape[1:] for x in (old, new)]
+    kinds = shapes
     if all(named):  # vectors go by class name, so their lengths may differ
-        kinds = [None if kind is None else (len(kind),) for kind in kinds]
+        kinds = [None if shape is None else (len(shape),) for shape in shapes]
     if kinds[0] != kinds[1]:
         raise OptionError(
-            f"{pack.path}: labels of shape {kinds[0]}, the source's are {kinds[1]}; "
-            "expected the same kind"
+            f"{pack.path}: its labels are {_name_kind(shapes[0])}, the source's are "
+            f"{_name_kind(shapes[1])}; expected the same"
+            + ("; of an image folder, give the folder of the class folders" if named[0] else "")
         )
     if named == (False, True) and (old is not None or "boxes/labels" in pack.index_file):
         raise OptionError(

@@ -55,8 +55,8 @@ def find_classes(
         train = names[0]
         others = [f"{command(name)} --classes-from {train}.lmdb" for name in names[1:]]
         if left := sorted(set(folders) - {*names}):
-            others.append(f"which leaves out {', '.join(left)}: of masks, say --source pairs "
-                          f"--images {train} --masks {left[0]}")  # fmt: skip
+            others.append(f"which leaves out {', '.join(map(repr, left))}: of masks, say "
+                          f"--source pairs --images {train} --masks {left[0]}")  # fmt: skip
         raise SourceError(
             f"{where}: its folders are splits ({', '.join(sorted(names))}), not classes; "
             f"to pack each by itself: {'; '.join([command(train), *others])}"

@@ -65,16 +65,13 @@ def packs(
 def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many samples the core was given in each batch."""
     counts: list[int] = []
-    slices = native.Slices
 
-    def counted(
-        samples: np.ndarray, requests: np.ndarray, numbers: np.ndarray, *more: bytes
-    ) -> native.Slices:
-        counts.append(len(numbers))
-        return slices(samples, requests, numbers, *more)
+    class Counted(native.Slices):
+        def __init__(self, samples: Any, requests: Any, numbers: np.ndarray, *more: bytes) -> None:
+            counts.append(len(numbers))
+            super().__init__(samples, requests, numbers, *more)
 
-    monkeypatch.setattr(native, "Slices", counted)
-    counted.MOST = slices.MOST  # type: ignore[attr-defined]
+    monkeypatch.setattr(native, "Slices", Counted)
     return counts
 
 

@@ -502,7 +502,7 @@ def test_the_command_line_takes_fields(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "make"),
-    [case for case in _CASES if case[1] not in (_extracted, _remote, _voc, _yolo)],
+    [case for case in _CASES if registry.load("sources", case[0]).takes_fields],
     ids=lambda x: getattr(x, "__name__", x),
 )
 def test_a_field_from_nowhere_is_refused(

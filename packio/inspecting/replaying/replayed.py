@@ -78,7 +78,7 @@ class Replay:
         if not batch.crops_known:
             raise OptionError(
                 f"step {step}, rank {rank}: the crops are not known; hand over the dataset, or say "
-                "crop= and seed="
+                f"crop={'' if self.seed is not None else ' and seed='}"
             )
         indices = [sample.drawn for sample in batch.samples]
         if isinstance(self.dataset, Dataset):

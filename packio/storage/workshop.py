@@ -101,16 +101,14 @@ class Workshop:
             if os.path.lexists(replaced) and not os.path.lexists(self.out):
                 replaced.rename(self.out)
         else:
-            for name in filter(None, new.read_bytes().split(b"\0")):
-                moved = self.out.parent / os.path.basename(os.fsdecode(name))
-                if not os.path.lexists(self.built / moved.name) and os.path.lexists(moved):
-                    moved.rename(self.built / moved.name)  # the next run takes it over
             old = sorted(replaced.iterdir()) if replaced.exists() else []
-            for path in old:  # over the new files that were in place
-                target = self.out.parent / path.name
-                if path.is_dir() or target.is_dir():
-                    files.remove(target)
-                path.replace(target)
+            names = [os.path.basename(os.fsdecode(n)) for n in new.read_bytes().split(b"\0") if n]
+            for name in [*names, *(path.name for path in old)]:
+                moved, built = self.out.parent / name, self.built / name
+                if os.path.lexists(moved) and not os.path.lexists(built):
+                    moved.rename(built)  # the next run takes it over
+            for path in old:
+                path.replace(self.out.parent / path.name)
 
     def remove(self) -> None:
         """Remove the workshop, but for a journal that stays, or the lock of a run that follows."""

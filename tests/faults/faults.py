@@ -129,19 +129,20 @@ def _seconds(ground: Ground, way: Way) -> float:
 
 def calls(ground: Ground, count: int, draw: random.Random) -> Iterator[Callable[[], None]]:
     """Each system call on the output fails in turn; and all is killed just before each."""
-    way = Way(shards=2)
-    out = ground.prepare(way)
-    folder = str(out.parent)
-    traced = syscalls.run(ground.packing(way, out), folder)
-    if traced.status:
-        raise FaultError(f"it does not pack while traced: {traced.status}")
-    points = [
-        (when, error)
-        for when, call in enumerate(traced.calls)
-        for error in (call.errors[when % len(call.errors)], syscalls.KILL)
-    ]
-    for when, error in sorted(draw.sample(points, min(count, len(points)))):
-        yield partial(_fail_call, ground, way, when, error)
+    ways = Way(shards=2), Way(overwrite=True)
+    points = []
+    for number, way in enumerate(ways):
+        out = ground.prepare(way)
+        traced = syscalls.run(ground.packing(way, out), str(out.parent))
+        if traced.status:
+            raise FaultError(f"it does not pack while traced: {traced.status}")
+        points += [
+            (number, when, error)
+            for when, call in enumerate(traced.calls)
+            for error in (call.errors[when % len(call.errors)], syscalls.KILL)
+        ]
+    for number, when, error in sorted(draw.sample(points, min(count, len(points)))):
+        yield partial(_fail_call, ground, ways[number], when, error)
 
 
 def _fail_call(ground: Ground, way: Way, when: int, error: int) -> None:

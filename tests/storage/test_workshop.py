@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pathlib
 import shutil
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 import packio
-from packio.errors import CannotCreateError, OutputExistsError
+from packio.errors import CannotCreateError, OutputError, OutputExistsError
 from packio.inspecting.extracting import extract
 from packio.storage import workshop
 from packio.system import files
@@ -176,3 +177,28 @@ def test_a_file_that_appears_in_the_folder_of_an_extraction_stays(
 def test_a_file_system_that_makes_nothing_is_an_error(image_folder: pathlib.Path) -> None:
     with pytest.raises(CannotCreateError, match="nothing can be made in /proc"):
         packio.pack(image_folder, "/proc/packio-test.lmdb")
+
+
+@pytest.mark.parametrize("suffix", [".tar", ".rec", ".h5"])
+def test_the_files_of_a_publication_that_was_undone_are_taken_over(
+    suffix: str, image_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / f"x{suffix}"
+    packio.pack(min(image_folder.iterdir()), out)  # another pack, which is replaced
+    old = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    index = tmp_path / f"x{suffix}.packio"
+    rename = pathlib.Path.rename
+
+    def fails(self: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
+        if target == index:  # all but the index of the new pack is in place
+            raise OSError(errno.EIO, "no")
+        return rename(self, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pathlib.Path, "rename", fails)
+        with pytest.raises(OutputError, match="no"):
+            packio.pack(image_folder, out, overwrite=True)
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()} == old
+    assert packio.pack(image_folder, out, overwrite=True).resumed == 1
+    assert packio.verify(out).ok
+    assert {path.name for path in tmp_path.iterdir()} == set(old)

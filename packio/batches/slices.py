@@ -9,8 +9,9 @@ makes it by itself and says what is wrong.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,7 +25,8 @@ from packio.system.threads import Threads, each
 if TYPE_CHECKING:
     import torch
 
-_CORE = -1  # a turn of a thread in which the core makes samples; else the slot of one
+_Turn = Callable[[], list[int]]  # of a thread; returns slots that are still to be made
+_FILES = 16  # that all threads, or each one, hold open at a time: `ulimit -n` may be small
 
 
 def make(
@@ -47,54 +49,57 @@ def make(
         wanted &= (requests["scale"] == requests["scale"][:, :1]).all(1)
         is_less = regions.is_less_at_once(framing.needs)
         samples["is_once"] = (samples["points_size"] == 0) | is_less
-    joined = b"".join(points)
     errors: dict[int, Exception] = {}
-    for part in _parts(files, order, numbers):
-        open_files = _open(files, part[wanted[part]], numbers, samples, wanted)
-        own, others = part[wanted[part]], part[~wanted[part]].tolist()
-        slices = native.Slices(samples, requests, own, joined, paths)
+    share = partial(native.Slices, samples, requests, points=b"".join(points), paths=paths)
 
-        def work(turns: Iterable[int], slices: native.Slices = slices) -> None:
-            for turn in turns:
-                for slot in slices.make() if turn == _CORE else (turn,):
-                    try:
-                        make_one(slot)
-                    except (DecodeError, IntegrityError) as error:
-                        errors[slot] = error
+    def work(turns: Iterable[_Turn]) -> None:
+        for turn in turns:
+            for slot in turn():  # which the core has not made
+                try:
+                    make_one(slot)
+                except (DecodeError, IntegrityError) as error:
+                    errors[slot] = error
 
-        count = max(-(-len(own) // slices.MOST), min(len(own), threads.count if threads else 1))
-        each(work, [*others, *[_CORE] * count], threads)
-        del open_files  # which may be closed only now
+    def make_part(slots: np.ndarray) -> list[int]:
+        with _opened(files, slots[wanted[slots]], numbers, samples, wanted):
+            own = share(slots[wanted[slots]])
+            left: list[int] = slots[~wanted[slots]].tolist()
+            while not own.is_done():
+                left += own.make()
+        return left
+
+    if not isinstance(files, FolderStore) and len(set(numbers[order].tolist())) > _FILES:
+        size = min(_FILES, max(1, len(order) // (8 * (threads.count if threads else 1))))
+        parts = np.split(order, range(size, len(order), size))
+        each(work, [partial(make_part, part) for part in parts], threads)
+        return errors
+    with _opened(files, order[wanted[order]], numbers, samples, wanted):
+        shared = share(order[wanted[order]])
+        others: list[_Turn] = [partial(list, [slot]) for slot in order[~wanted[order]].tolist()]
+        each(work, [*others, *[shared.make] * shared.count], threads)
     return errors
 
 
-def _parts(files: LocalStore, order: np.ndarray, numbers: np.ndarray) -> Sequence[np.ndarray]:
-    """Slots in file order: all, or several parts if their files may not be open all at once."""
-    if isinstance(files, FolderStore) or not len(order):
-        return [order]
-    changes = np.diff(numbers[order]) != 0
-    groups = np.append(0, changes.cumsum()) // files.most_open()
-    return np.split(order, np.flatnonzero(np.diff(groups)) + 1)
-
-
-def _open(
+@contextlib.contextmanager
+def _opened(
     files: LocalStore, slots: np.ndarray, numbers: np.ndarray, samples: np.ndarray,
     wanted: np.ndarray,
-) -> dict[int, Any]:  # fmt: skip
-    """Open the files of some samples, and note that samples of a file that is lost are not wanted.
-
-    The files stay open as long as somebody holds what this returns.
-    """
+) -> Iterator[None]:  # fmt: skip
+    """Hold the files of some samples open; samples of one that is lost are not wanted any more."""
     if isinstance(files, FolderStore):
-        return {}
+        yield
+        return
     listed = numbers[slots].tolist()
-    held: dict[int, Any] = {}
+    held = {}
     for number in set(listed):
         with contextlib.suppress(ReadError, IntegrityError):  # each of its samples says so
             held[number] = files.descriptor(number)
     samples["file"][slots] = [held[n].number if n in held else -1 for n in listed]
     wanted[slots] = samples["file"][slots] >= 0
-    return held
+    try:
+        yield
+    finally:
+        held.clear()  # a traceback may keep this frame
 
 
 def _samples(

@@ -159,7 +159,10 @@ def _print_append(report: AppendReport, pack: Path) -> None:
     if report.changed is None:
         done = f"{report.added:,} added{new}{skipped}; {report.known:,} were there"
     else:
-        done = f"nothing added, {report.new:,} would be{new}; {report.known:,} were there"
+        done = (
+            f"nothing added, {report.new:,} would be{new}; {report.known:,} were there, "
+            f"{len(report.changed):,} differ"
+        )
     say(f"{escape(str(pack))}: {done}; {pluralize(report.total, 'image')} in all, "
         f"{report.seconds:.1f} s")  # fmt: skip
     wheres = ((report.changed, "unlike"), (report.deleted, "not in"))

@@ -49,7 +49,7 @@ class Extent(NamedTuple):
     packed: int  # bytes in the archive
     size: int  # bytes
     method: int  # of compression, as in zip; `TAR`: none
-    check: int  # CRC-32 of a zip member, or of the header of a tar member
+    check: int  # CRC-32 of a zip member, or of the time of a tar member
 
 
 NOWHERE = Extent(-1, 0, 0, TAR, 0)  # of a member that is not there
@@ -70,7 +70,7 @@ def list_tar(descriptor: int, start: int = 0, size: int | None = None) -> Iterat
             is_link = found.link is not None
             link = "a hard link; tar it again with --hard-dereference" if is_link else ""
             extent = Extent(
-                start + found.offset, found.size, found.size, TAR, zlib.crc32(found.header)
+                start + found.offset, found.size, found.size, TAR, zlib.crc32(found.header[136:148])
             )
             yield Entry(found.name, extent, found.problem or link)
     except (IntegrityError, NotAPackError) as error:

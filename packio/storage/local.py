@@ -32,7 +32,7 @@ class _Descriptor:
 
     def __init__(self, path: Path) -> None:
         self.number = -1
-        self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.number = os.open(path, _FLAGS)
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if self.number >= 0:
@@ -131,10 +131,6 @@ class LocalStore(Store):
         """Open a file, which stays open as long as somebody holds its descriptor."""
         return self._open.get(file) or self._opened(file)
 
-    def most_open(self) -> int:
-        """How many files may be open at a time."""
-        return max(_LEAST_OPEN, spare_descriptors() // max(len(_all), 1))
-
     def check_ranges(
         self, files: np.ndarray, offsets: np.ndarray, lengths: np.ndarray
     ) -> np.ndarray:
@@ -178,7 +174,7 @@ class LocalStore(Store):
                     self._close_all_but(len(self._open) // 2)  # too many are open
                     continue
                 _all.add(self)
-                self._close_all_but(self.most_open())
+                self._close_all_but(max(_LEAST_OPEN, spare_descriptors() // max(len(_all), 1)))
             return handle
 
     def _close_all_but(self, most: int) -> None:

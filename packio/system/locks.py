@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from packio.errors import LockedError
+from packio.errors import CannotCreateError, LockedError
 
 _POLL = 0.05  # seconds between two looks at a lock
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP)  # as of Lustre, mounted without flock
@@ -70,7 +70,10 @@ def changing(index: Path) -> Iterator[None]:
             raise
         except OSError as error:
             if error.errno not in _NO_LOCKS:
-                raise
+                raise CannotCreateError(
+                    f"{index}: {error.strerror} while locking it, which keeps others from changing "
+                    "the pack meanwhile"
+                ) from error
         yield
     finally:
         os.close(descriptor)

@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import wait
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -16,6 +16,7 @@ from packio.system import interrupts, processors
 from packio.system.locks import ForkSafeLock
 from packio.system.pools import ThreadPool
 
+_Slot = TypeVar("_Slot")
 _STEP = 0.1  # seconds between two looks whether Ctrl-C has come
 
 
@@ -30,7 +31,7 @@ class Threads:
     def __reduce__(self) -> tuple[object, ...]:
         return Threads, (self.count,)
 
-    def run(self, work: Callable[[Iterable[int]], None], slots: Sequence[int]) -> None:
+    def run(self, work: Callable[[Iterable[_Slot]], None], slots: Sequence[_Slot]) -> None:
         """Call ``work`` in each thread; they share an iterator. An error is raised once all end."""
         pool = self._started()
         source = iter(list(slots))  # a list iterator: two threads never get the same slot
@@ -41,13 +42,21 @@ class Threads:
             with interrupts.leaving(*events):
                 work(source)
 
+        futures = []
         with interrupts.DeferInterrupts() as held:  # nobody works on a batch that is given up
-            futures = [pool.submit(part) for _ in range(min(self.count, len(slots)))]
-            while wait(futures, _STEP).not_done:
-                if held.count:
-                    left.set()
-                if any(event.is_set() for event in events):
-                    deque(source, maxlen=0)  # begin no other slot
+            try:
+                for _ in range(min(self.count, len(slots))):
+                    futures.append(pool.submit(part))  # noqa: PERF401 (what was begun must end)
+                while wait(futures, _STEP).not_done:
+                    if held.count:
+                        left.set()
+                    if any(event.is_set() for event in events):
+                        deque(source, maxlen=0)  # begin no other slot
+            except BaseException:  # of another signal's handler, or no memory for a thread
+                left.set()
+                deque(source, maxlen=0)
+                wait(futures)
+                raise
         for future in futures:
             future.result()
 
@@ -86,7 +95,7 @@ def _without_torchs_threads() -> None:
 
 
 def each(
-    work: Callable[[Iterable[int]], None], slots: Sequence[int], threads: Threads | None
+    work: Callable[[Iterable[_Slot]], None], slots: Sequence[_Slot], threads: Threads | None
 ) -> None:
     """Call ``work`` with all slots; if there are several slots and threads, as `Threads.run`."""
     with alone():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import pathlib
+import resource
 import shutil
 from collections.abc import Callable
 from typing import Any
@@ -40,10 +41,11 @@ CROPS: dict[str, dict[str, Any]] = {
 class _MakeNone:
     """Leaves each sample to the caller, as `native.Slices` does with what the core declines."""
 
-    MOST = 16
+    def __init__(self, _: np.ndarray, __: np.ndarray, numbers: np.ndarray, **___: bytes) -> None:
+        self._left, self.count = numbers.tolist(), len(numbers)
 
-    def __init__(self, _: np.ndarray, __: np.ndarray, numbers: np.ndarray, *___: bytes) -> None:
-        self._left = numbers.tolist()
+    def is_done(self) -> bool:
+        return not self._left
 
     def make(self) -> list[int]:
         return [self._left.pop() for _ in self._left[:16]]
@@ -67,9 +69,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
 
     class Counted(native.Slices):
-        def __init__(self, samples: Any, requests: Any, numbers: np.ndarray, *more: bytes) -> None:
+        def __init__(self, samples: Any, requests: Any, numbers: np.ndarray, **more: Any) -> None:
             counts.append(len(numbers))
-            super().__init__(samples, requests, numbers, *more)
+            super().__init__(samples, requests, numbers, **more)
 
     monkeypatch.setattr(native, "Slices", Counted)
     return counts
@@ -350,3 +352,45 @@ def test_fast_views_are_those_that_are_made_one_by_one(
     monkeypatch.setattr(native, "Slices", _MakeNone)
     for ours, wanted in zip(found, ds.gather(order), strict=True):
         assert torch.equal(ours, wanted)
+
+
+def _descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture
+def of_many_shards(image_folder: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+    """A pack with a shard for each image."""
+    packio.pack(image_folder, tmp_path / "x.tar", shards=len(list(image_folder.rglob("*.*"))))
+    return tmp_path / "x.tar"
+
+
+def test_a_batch_of_many_shards_opens_few_at_a_time(of_many_shards: pathlib.Path) -> None:
+    ds = packio.PackDataset(of_many_shards, crop=packio.ResizeCenterCrop(40), threads=1)
+    expected = ds.gather(range(len(ds)))[0]
+    ds.pack.close()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 20, limits[1])
+    )
+    try:
+        assert len(os.listdir(of_many_shards)) > 20
+        assert torch.equal(ds.gather(range(len(ds)))[0], expected)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@pytest.mark.parametrize("shards", [3, None])
+def test_an_error_that_is_kept_keeps_no_file_open(
+    shards: int | None, image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    count = shards or len(list(image_folder.rglob("*.*")))
+    packio.pack(image_folder, tmp_path / "x.tar", shards=count)
+    ds = packio.PackDataset(tmp_path / "x.tar", crop=packio.ResizeCenterCrop(40), threads=1)
+    (tmp_path / "x.tar" / f"x-{count - 1:05d}.tar").rename(tmp_path / "gone")
+    before = _descriptors()
+    with pytest.raises(PackioError) as error:
+        ds.gather(range(len(ds)))
+    ds.pack.close()
+    assert _descriptors() == before
+    assert error.value.__traceback__ is not None

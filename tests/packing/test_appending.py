@@ -432,6 +432,6 @@ def test_the_command_compares_without_appending(tmp_path: pathlib.Path) -> None:
     (tmp_path / "b.png").write_bytes(png(5, 4, 11))
     _list(source, "a.png", "b.png", "c.png")
     said = run("append", out, source, "--compare").stdout
-    assert "nothing added, 1 would be; 2 were there; 2 images in all" in said
+    assert "nothing added, 1 would be; 2 were there, 1 differ; 2 images in all" in said
     assert "1 sample unlike the source; the pack keeps what it has:\n  b.png" in said
     assert len(packio.open(out)) == 2

@@ -496,6 +496,33 @@ def test_a_tar_with_an_absurd_size_ends(tmp_path: pathlib.Path, size: bytes, kin
     assert b"a.tar" in [key for key, _ in found.unlisted]
 
 
+@pytest.mark.parametrize("form", [b"%06o\0\0", b"%6o\0 ", b"%07o ", b"  %05o\0"])
+def test_checksums_of_any_form_and_one_block_of_zeros_are_read(
+    form: bytes, tmp_path: pathlib.Path
+) -> None:
+    _tar(tmp_path / "a.tar", ("a/1.png", PNG))
+    content = bytearray((tmp_path / "a.tar").read_bytes().rstrip(b"\0"))
+    content += bytes(-len(content) % 512 + 512)
+    content[148:156] = b" " * 8
+    content[148:156] = form % sum(content[:512])
+    (tmp_path / "a.tar").write_bytes(content)
+    with tarfile.open(tmp_path / "a.tar") as theirs:
+        assert theirs.getnames() == ["a/1.png"]
+    found = archive.listing(tmp_path / "a.tar")
+    assert list(_samples(found).values()) == [PNG]
+    assert not found.unlisted
+
+
+def test_the_same_members_of_another_owner_are_the_same_source(tmp_path: pathlib.Path) -> None:
+    for owner in (0, 1000):
+        with tarfile.open(tmp_path / "a.tar", "w") as file:
+            member = tarfile.TarInfo("a/1.png")
+            member.size, member.uid, member.mode, member.mtime = len(PNG), owner, 0o600 + owner, 9
+            file.addfile(member, io.BytesIO(PNG))
+        report = packio.pack(tmp_path / "a.tar", tmp_path / "x.lmdb", source_kind="archive")
+        assert report.up_to_date is bool(owner)
+
+
 def test_a_chain_of_headers_ends(tmp_path: pathlib.Path) -> None:
     _tar(tmp_path / "one.tar", ("n" * 200 + ".png", PNG), form=tarfile.GNU_FORMAT)
     header = (tmp_path / "one.tar").read_bytes()[:1024]

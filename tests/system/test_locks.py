@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -10,6 +12,7 @@ from typing import IO, TYPE_CHECKING
 
 import pytest
 
+from packio.errors import CannotCreateError
 from packio.system import locks
 
 if TYPE_CHECKING:
@@ -94,3 +97,18 @@ os.waitpid(pid, 0)
     command = [sys.executable, "-W", "ignore", "-c", code]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert done.stdout == "got it\n"
+
+
+def test_an_index_that_cannot_be_locked_is_an_error(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    (tmp_path / "x.packio").touch()
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with (
+        pytest.raises(CannotCreateError, match="No locks available while locking"),
+        locks.changing(tmp_path / "x.packio"),
+    ):
+        pass

@@ -134,26 +134,27 @@ def _member(
 
 def _check_is_tar(file: Input) -> None:
     start = file.read(min(_BLOCK, file.size), 0)
-    if start[257:262] == b"ustar" or start == _ZEROS or start[148:156] in _checksums(start):
+    if start[257:262] == b"ustar" or start == _ZEROS or _has_checksum(start):
         return
     refuse_compressed(file.path, start)
     if len(start) == _BLOCK:
         raise NotAPackError(f"{file.path}: not a tar archive: it begins {start[:16]!r}")
 
 
-def _checksums(header: bytes) -> tuple[bytes, ...]:
-    """The ways to write a header's checksum. Some old writers summed signed bytes."""
+def _has_checksum(header: bytes) -> bool:
+    """Tell whether the checksum is right. Some old writers summed signed bytes."""
     rest = header[:148] + b" " * 8 + header[156:]
     unsigned = sum(rest)
-    signed = unsigned - 256 * sum(byte > 127 for byte in rest)
-    forms = (b"%06o\0 ", b"%06o \0", b"%07o\0", b"%7o\0", b"%07o ", b"%6o\0 ", b"%6o \0")
-    return tuple(form % total for total in {unsigned, signed} if total >= 0 for form in forms)
+    given = header[148:156].strip(b" \0")
+    return given.isdigit() and given.lstrip(b"0") in (
+        b"%o" % total for total in (unsigned, unsigned - 256 * sum(byte > 127 for byte in rest))
+    )
 
 
 def _check_header(file: Input, header: bytes, position: int) -> None:
     if header[148:156] == b"%06o\0 " % (sum(header) - sum(header[148:156]) + 256):
         return
-    if header[148:156] not in _checksums(header):
+    if not _has_checksum(header):
         raise damage_error(file.path, f"the header at {position} is damaged (its checksum)")
 
 
@@ -214,8 +215,8 @@ def _pax(file: Input, content: bytes, offset: int) -> dict[bytes, bytes]:
 
 
 def _check_end(file: Input, position: int) -> None:
-    """Check that only zeros are left, two blocks at least."""
-    file.read(2 * _BLOCK, position)
+    """Check that only zeros are left, one block at least; writers should make two."""
+    file.read(_BLOCK, position)
     while position < file.size:
         chunk = file.read(min(_CHUNK, file.size - position), position)
         if chunk.count(0) < len(chunk):

@@ -182,23 +182,30 @@ class Slices:
     each, each with a NUL behind.
     """
 
-    MOST = 16  # samples of a call; between two calls Python heeds Ctrl-C
+    _MOST = 16  # samples of a call, which takes 20 ms or little more: then Python heeds Ctrl-C
 
     def __init__(
         self, samples: np.ndarray, requests: np.ndarray, numbers: np.ndarray, points: bytes,
         paths: bytes,
     ) -> None:  # fmt: skip
+        self.count = len(numbers)
         self._arrays = samples, requests, numbers  # the core reads them
         self._batch = _Batch(
             samples.ctypes.data, requests.ctypes.data, points, paths, numbers.ctypes.data,
-            requests.shape[1], len(numbers), 0,
+            requests.shape[1], self.count, 0,
         )  # fmt: skip
+
+    def is_done(self) -> bool:
+        """Tell whether threads have taken all samples."""
+        return int(self._batch.taken) >= self.count
 
     def make(self) -> list[int]:
         """Make samples that no thread has taken; returns numbers whose outputs mean nothing."""
-        memory, declined = _memories().own, (ctypes.c_int32 * self.MOST)()
+        if self.is_done():
+            return []
+        memory, declined = _memories().own, (ctypes.c_int32 * self._MOST)()
         lost: int = memory.make_slice(
-            memory.pointer, ctypes.byref(self._batch), self.MOST, declined
+            memory.pointer, ctypes.byref(self._batch), self._MOST, declined
         )
         return declined[:lost]
 

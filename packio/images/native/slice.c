@@ -7,6 +7,7 @@
 #if !defined(_WIN32)
 #include <errno.h>
 #include <fcntl.h>
+#include <time.h>
 #include <unistd.h>
 
 /* What is made, and of which bytes. */
@@ -73,10 +74,18 @@ static int make_one(Scratch *scratch, const Batch *batch, int number) {
     return status;
 }
 
-/* Make samples that no thread has taken. Returns how many were not made, and gives their numbers. */
+static int64_t now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * INT64_C(1000000000) + time.tv_nsec;
+}
+
+/* Make samples that no thread has taken, for a while. Returns how many were not made, and gives
+   their numbers. */
 int packio_make_slice(Scratch *scratch, Batch *batch, int most, int32_t *declined) {
     int lost = 0;
-    while (most-- > 0) {
+    int64_t end = now() + 20 * INT64_C(1000000);
+    while (most-- > 0 && now() < end) {
         int next = __atomic_fetch_add(&batch->taken, 1, __ATOMIC_RELAXED);
         if (next >= batch->count) break;
         int number = batch->numbers[next];

@@ -377,7 +377,7 @@ def test_the_commands_for_splits_of_pairs_work(tmp_path: pathlib.Path) -> None:
 
 def test_folders_beside_splits_are_named(tmp_path: pathlib.Path) -> None:
     names = ("train/a.jpg", "trainannot/a.jpg", "val/b.jpg", "valannot/b.jpg")  # CamVid
-    with pytest.raises(SourceError, match=r"leaves out trainannot, valannot.*--masks trainannot"):
+    with pytest.raises(SourceError, match=r"'trainannot', 'valannot'.*--masks trainannot"):
         pack(tree(tmp_path / "d", {n: jpeg("L") if "annot" in n else "" for n in names}))
     found, _ = pack(
         tmp_path / "d", source_kind="pairs", images="train", masks="trainannot", overwrite=True

@@ -23,6 +23,7 @@ from typing import Any
 import packio
 
 _SECONDS = 240  # after which a command hangs; on a busy machine one takes 20
+_PATIENCE = 30  # seconds; then stopped commands go on: the others may wait for a lock of theirs
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _CHANGES = ("os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "os.truncate")
 
@@ -90,13 +91,15 @@ def _is_stopped(started: tuple[dict[str, Any], int]) -> bool:
     return started[0]["stop_at"] is not None
 
 
-def _ended(pid: int) -> int:
-    """Exit code of a child, minus its signal, or -99 if it hangs."""
-    deadline = time.monotonic() + _SECONDS
-    while time.monotonic() < deadline:
+def _ended(pid: int, stopped: list[int]) -> int:
+    """Exit code of a child, minus its signal, or -99 if it hangs; others may be stopped."""
+    began = time.monotonic()
+    while (seconds := time.monotonic() - began) < _SECONDS:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
             return os.waitstatus_to_exitcode(status)
+        while stopped and seconds > _PATIENCE:
+            os.kill(stopped.pop(), signal.SIGCONT)
         time.sleep(0.002)
     os.killpg(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
@@ -126,7 +129,7 @@ def _serve() -> None:
         codes = {}
         for _, pid in sorted(zip(commands, pids, strict=True), key=_is_stopped):
             os.kill(pid, signal.SIGCONT)
-            codes[pid] = _ended(pid)
+            codes[pid] = _ended(pid, [other for other in pids if other not in {pid, *codes}])
         print(json.dumps([codes[pid] for pid in pids]), flush=True)
 
 

@@ -5,7 +5,7 @@
 #
 # PYTHON is the version there (3.12), which has PyTorch and torchvision for CUDA 13, pytest, h5py
 # and scikit-image. A wheel larger than MB (60) is cut into pieces. Copy the repository and FOLDER
-# there, in as many turns as you need, and run: tools/gpu/run.sh FOLDER OUT
+# there, in as many turns as you need, and run there: tools/gpu/run.sh FOLDER OUT
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 folder="${1:?FOLDER, for the wheels}"
@@ -18,13 +18,13 @@ for glibc in 2_17 2_24 2_27 2_28 2_31 2_34 2014; do
     platforms+=(--platform "${name}_x86_64")
 done
 download() {
-    python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
+    python3 -m pip download --quiet --disable-pip-version-check --only-binary=:all: \
         --python-version "$version" --implementation cp "${platforms[@]}" --dest "$folder" "$@"
 }
 python3 -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir "$folder" .
-download simplejpeg lmdb google-crc32c isal
-download nvidia-dali-cuda130 "nvidia-nvimgcodec-cu13<0.10" "nvidia-libnvcomp-cu13==5.3.0.16" \
-    "nvidia-nvjpeg>=13" "astunparse<=1.6.3" "gast<=0.7.0" optree nvtx makefun libcst
+download --no-deps simplejpeg lmdb google-crc32c isal  # of packio's, what PyTorch's friends lack
+download nvidia-dali-cuda130
+rm -f "$folder"/numpy-*.whl  # PyTorch there has one
 find "$folder" -name '*.whl' -size "+${largest}M" | while read -r wheel; do
     split --bytes "${largest}M" --numeric-suffixes "$wheel" "$wheel."
     rm "$wheel"

@@ -126,7 +126,7 @@ def _serve() -> None:
         if commands is None:  # the end
             return
         pids = [_started(command) for command in commands]
-        codes = {}
+        codes: dict[int, int] = {}
         for _, pid in sorted(zip(commands, pids, strict=True), key=_is_stopped):
             os.kill(pid, signal.SIGCONT)
             codes[pid] = _ended(pid, [other for other in pids if other not in {pid, *codes}])

@@ -25,7 +25,7 @@ from packio.sample import fields
 from packio.sample.labelling import class_names, remark_on_order
 from packio.sample.record import MASK
 from packio.sources import Context, Listing, _files, count_names
-from packio.sources._records import attach_records
+from packio.sources.tables.records import attach_records
 from packio.system.files import check_of_file
 
 LAYOUT = "a folder of class folders of images, as cats/1.jpg, dogs/2.jpg"

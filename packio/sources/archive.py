@@ -34,9 +34,9 @@ from packio import sources
 from packio.errors import DecodeError, OptionError, SourceError
 from packio.sample import fields
 from packio.sample.record import Field, Frame, Record
-from packio.sources import Context, Listing, Rows, Source, _files, _folders, _members, _values
+from packio.sources import Context, Listing, Rows, Source, _files, _folders, _members
 from packio.sources._rows import each_of
-from packio.sources.tables import lines
+from packio.sources.tables import field_values, lines
 
 _OPTIONS = {
     "folder": "folder in an archive to take as the top, as data/train; '.' is the archive",
@@ -235,7 +235,7 @@ def _partner(
         is_field = b"." + last in _FIELDS or (last == b"png" and inner)
         if is_field and inner.count(b".") <= 1 and inner != b".":
             field = os.fsdecode(inner[1:] or last)
-            return image, field if field == "mask" else _values.field_name(field), ending
+            return image, field if field == "mask" else field_values.field_name(field), ending
     return b"", "", b""
 
 

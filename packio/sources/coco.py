@@ -41,8 +41,8 @@ from packio.errors import OptionError, SourceError
 from packio.sample.labelling import Labels, class_names, is_number
 from packio.sample.record import Frame
 from packio.sources import Context, Listing, Source, _files, check_choice, command
-from packio.sources._records import Annotations, attach_records, resolve_kinds
 from packio.sources.tables import columns
+from packio.sources.tables.records import Annotations, attach_records, resolve_kinds
 
 _OPTIONS = {
     "root": "folder of the images (default: looked for beside the annotations)",

@@ -20,8 +20,8 @@ from packio.sample.labelling import class_names, labels_of_meta
 from packio.sample.levels import divisor_of
 from packio.sample.record import IMAGE, Facts
 from packio.sources import Context, Listing, Source, _files
-from packio.sources._records import Annotations, attach_records
 from packio.sources.tables import columns
+from packio.sources.tables.records import Annotations, attach_records
 
 TABLE, HEAD = "packio.jsonl", "packio.json"
 

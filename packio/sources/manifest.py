@@ -35,10 +35,10 @@ from packio.errors import OptionError, SourceError
 from packio.sample import labelling
 from packio.sample.labelling import Distinct, Labels, hashable, is_number
 from packio.sample.record import IMAGE, Field, Record
-from packio.sources import Context, Listing, Rows, Source, _files, _folders, _values, command
-from packio.sources._records import Roles, resolve_kinds
+from packio.sources import Context, Listing, Rows, Source, _files, _folders, command
 from packio.sources._rows import each_of
-from packio.sources.tables import columns, lines
+from packio.sources.tables import columns, field_values, lines
+from packio.sources.tables.records import Roles, resolve_kinds
 
 _OPTIONS = {
     "path_col": "column with the paths of the images",
@@ -354,7 +354,7 @@ class _Content:
         rows = Rows({"key": result.keys, "span": spans}, f"{table.file.digest()}{taken}")
         files = None
         if fields:
-            files = _values.files_of({IMAGE: result.keys, **self._cells}, every, folder)
+            files = field_values.files_of({IMAGE: result.keys, **self._cells}, every, folder)
         opened = functools.partial(each_of, table.file, reader.record)
         return dataclasses.replace(result, files=files, rows=rows, open=opened)
 

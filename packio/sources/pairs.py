@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from packio.errors import OptionError, SourceError
 from packio.sources import Context, Listing, Source, _files, _folders, command
-from packio.sources._records import attach_records
+from packio.sources.tables.records import attach_records
 from packio.system.files import is_hidden
 
 _OPTIONS = {

@@ -35,11 +35,11 @@ from packio.errors import DecodeError, OptionError, ReadError, SourceError
 from packio.packs import recognising
 from packio.sample.labelling import Distinct, Labels, labels
 from packio.sample.record import IMAGE, MASK, Field, Record
-from packio.sources import Context, FieldOrigins, Listing, Rows, Source, _files, _values
-from packio.sources._records import Roles, resolve_kinds
+from packio.sources import Context, FieldOrigins, Listing, Rows, Source, _files
 from packio.sources._rows import each
 from packio.sources.tables import columns as tables
-from packio.sources.tables import parquet_files
+from packio.sources.tables import field_values, parquet_files
+from packio.sources.tables.records import Roles, resolve_kinds
 from packio.storage import stores, urls
 from packio.storage.urls import Url
 
@@ -210,8 +210,10 @@ def _columns(
     fields: dict[str, tuple[str, str | None]] = {IMAGE: (image, "image")}
     if mask and MASK not in asked:
         fields[MASK] = (mask, "mask")
-    further = {_values.field_name(n): (n, _kind(footer, n)) for n in free if n not in (image, mask)}
-    if len({_values.field_name(n) for n in free}) < len(set(free)):
+    further = {
+        field_values.field_name(n): (n, _kind(footer, n)) for n in free if n not in (image, mask)
+    }
+    if len({field_values.field_name(n) for n in free}) < len(set(free)):
         raise OptionError(
             f"{footer.file.path}: columns {', '.join(map(repr, free))}: several would be one "
             "field; name them by fields="

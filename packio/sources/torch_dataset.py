@@ -1,7 +1,7 @@
 """A Python dataset: an object with a length and items, or an object to iterate over.
 
 These are torch's datasets and torchvision's, Hugging Face's, WebDataset's, lists and generators. An
-item is an image, a tuple (image, label, …), or a mapping; `packio.sources._records` takes it apart.
+item is an image, a tuple (image, label, …), or a mapping; `tables.records` takes it apart.
 Names of classes come from ``classes``, or ``features``; labels of boxes are positions in them, too.
 If there are ``classes``, lists of numbers have one number for each class in all labels, as
 ``[0, 1, 0]`` of three classes, or else positions, as ``[1]``.
@@ -36,9 +36,9 @@ import numpy as np
 from packio.errors import OptionError, PackioError, ReadError, SourceError
 from packio.sample.labelling import Distinct, Labels, class_names, labels
 from packio.sample.record import Facts, Field, Record
-from packio.sources import Context, Listing, Rows, Source, _files, _records, _values
+from packio.sources import Context, Listing, Rows, Source, _files
 from packio.sources._rows import ScratchFile, each_of
-from packio.sources.tables import columns
+from packio.sources.tables import columns, field_values, records
 from packio.system.files import check_of_file, read_at
 
 _OPTIONS = {
@@ -217,8 +217,8 @@ class _ItemsAside:
         try:
             if isinstance(value, Exception):
                 raise value
-            self._fields = _records.resolve_kinds_by(self._fields, value)
-            item = _records.item_of(value, self._fields, self._label_col, self._box_format)
+            self._fields = records.resolve_kinds_by(self._fields, value)
+            item = records.item_of(value, self._fields, self._label_col, self._box_format)
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 (whatever the user's objects do)
@@ -228,7 +228,7 @@ class _ItemsAside:
             self._bad.append((b"%08d" % position, reason))
             return
         self._absent -= item.record.fields.keys()
-        data = _records.to_bytes(item.record)
+        data = records.to_bytes(item.record)
         self._digest.update(data)
         self._scratch.write(data)
         self._ends.append(self._scratch.size)
@@ -323,13 +323,13 @@ def _read(
     data = read_at(descriptor, end - start, start)
     if len(data) != end - start:
         raise ReadError(f"the scratch file ends at byte {start + len(data)}; run again")
-    record = _records.from_bytes(data)
+    record = records.from_bytes(data)
     if has_meta and record.meta is None:
         record = dataclasses.replace(record, meta=b"{}")
     if order is not None and "labels" in record.box_columns:
         boxes = {**record.box_columns, "labels": order[record.box_columns["labels"]]}
         record = dataclasses.replace(record, box_columns=boxes)
     pixels, facts = record.image.data, record.image.facts
-    if as_png and facts is not None and _values.fits_png(facts):
-        record = record.with_fields(image=Field("image", _values.as_png(pixels, facts)))
+    if as_png and facts is not None and field_values.fits_png(facts):
+        record = record.with_fields(image=Field("image", field_values.as_png(pixels, facts)))
     return record

@@ -29,7 +29,7 @@ import numpy as np
 from packio.errors import DecodeError, OptionError, SourceError
 from packio.sample.record import Frame
 from packio.sources import Context, Listing, Source, _files, _folders, check_choice, command
-from packio.sources._detections import OPTIONS, Objects, listing_of, objects_of, small_file
+from packio.sources.tables.detections import OPTIONS, Objects, listing_of, objects_of, small_file
 
 _OPTIONS = {
     **OPTIONS,

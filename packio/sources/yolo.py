@@ -34,7 +34,7 @@ from packio import registry
 from packio.errors import DecodeError, PackioError, SourceError
 from packio.sample.record import Frame
 from packio.sources import Context, Listing, Source, _files, _folders, count_names
-from packio.sources._detections import OPTIONS, Objects, listing_of, objects_of, small_file
+from packio.sources.tables.detections import OPTIONS, Objects, listing_of, objects_of, small_file
 
 _EXPECTED = "a data.yaml, or a folder with images/ and labels/"
 _SUFFIXES = (".yaml", ".yml")

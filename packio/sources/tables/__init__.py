@@ -1,1 +1,1 @@
-"""Modules that the sources of tables share: CSV, JSON lines, Parquet and lists of labels."""
+"""What sources share that have rows: columns, lines, Python values, boxes, and records of them."""

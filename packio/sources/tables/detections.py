@@ -14,8 +14,8 @@ from packio.errors import DecodeError, SourceError
 from packio.sample.labelling import class_names
 from packio.sample.record import Frame
 from packio.sources import Context, Listing, _files, _folders
-from packio.sources._records import Annotations, attach_records
 from packio.sources.tables import columns
+from packio.sources.tables.records import Annotations, attach_records
 from packio.system.files import check_of_file
 
 _LARGEST = 1 << 26  # bytes of a file of annotations

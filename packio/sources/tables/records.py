@@ -28,9 +28,10 @@ import numpy as np
 
 from packio.errors import DecodeError
 from packio.sample.record import IMAGE, MASK, Facts, Field, Frame, Record
-from packio.sources import FieldOrigins, L, Rows, _values
+from packio.sources import FieldOrigins, L, Rows
 from packio.sources._rows import each
 from packio.sources.tables import columns as tables
+from packio.sources.tables import field_values
 
 _BOX_NAMES = ("boxes", "bboxes", "bbox")
 _BOX_LABEL_NAMES = (
@@ -64,7 +65,7 @@ def attach_records(
     """
     root, origins = os.path.abspath(root), {IMAGE: (IMAGE, IMAGE), **origins}
     columns = {IMAGE: listing.keys, **cells}
-    files = _values.files_of(columns, origins, root) if len(origins) > 1 else None
+    files = field_values.files_of(columns, origins, root) if len(origins) > 1 else None
     if annotations is not None:
         columns[_ANNOTATIONS] = annotations
     opened = functools.partial(each, _read, root, origins)
@@ -105,7 +106,7 @@ def record_of(
     annotations: Annotations = Annotations(),  # noqa: B008 (a constant)
 ) -> Record[Field]:  # fmt: skip
     """Make a record without key and label; paths among the values are relative to the root."""
-    made = _values.fields_of(values, fields, root)
+    made = field_values.fields_of(values, fields, root)
     if IMAGE not in made:
         raise DecodeError(f"column {fields[IMAGE][0]!r} is empty; expected an image")
     for name in made.keys() & annotations.facts.keys():
@@ -124,7 +125,7 @@ def resolve_kinds(fields: FieldOrigins, cells: Mapping[str, Iterable[Any]]) -> F
             continue
         first = next((c for c in cells.get(name, ()) if c is not None and str(c).strip()), None)
         if isinstance(first, str):
-            found[name] = (column, _values.kind_of_text(first))
+            found[name] = (column, field_values.kind_of_text(first))
     return found
 
 
@@ -163,17 +164,17 @@ def item_of(
     pixels = _image(image)
     boxes, box_columns, frame = _pop_boxes(left, pixels, box_format)
     mask_name = tables.guess(left, tables.MASK_NAMES)
-    mask = left.pop(mask_name) if mask_name and _values.is_picture(left[mask_name]) else None
+    mask = left.pop(mask_name) if mask_name and field_values.is_picture(left[mask_name]) else None
     usual = () if label_col is not None else tables.LABEL_NAMES
     label = take(usual) if label is None else label
-    if mask is None and _values.is_picture(label):
+    if mask is None and field_values.is_picture(label):
         mask, label = label, take(usual)
     key, meta = _key(take(_KEY_NAMES, str, bytes)), take(_META_NAMES, dict) or {}
     if label is None and label_col:
         label = meta.get(label_col)
     fields: dict[str, tuple[str, str | None]] = {IMAGE: ("image", "image"), **asked}
-    for column in [name for name, value in left.items() if _values.is_field(value)]:
-        if (name := _values.field_name(column)) in fields:
+    for column in [name for name, value in left.items() if field_values.is_field(value)]:
+        if (name := field_values.field_name(column)) in fields:
             raise DecodeError(
                 f"{column!a} and another value would both be the field {name!r}; name one of them "
                 "otherwise, by fields="
@@ -184,7 +185,7 @@ def item_of(
     rest = {n: value for n, value in left.items() if not n.startswith("__")} | meta
     own = Annotations(tables.meta(rest) if rest else None, boxes, box_columns, frame)
     record = record_of({IMAGE: pixels, **values}, fields, "", own)
-    return Item(record, _label(label), key, _values.path_of(image))
+    return Item(record, _label(label), key, field_values.path_of(image))
 
 
 def _key(value: str | bytes | None) -> str | None:
@@ -196,7 +197,7 @@ def _key(value: str | bytes | None) -> str | None:
 
 def _members(item: Any) -> dict[Any, Any]:
     """Image, label and whatever follows; a mapping in a tuple gives its members."""
-    if isinstance(item, Mapping) and not _values.is_file(item):
+    if isinstance(item, Mapping) and not field_values.is_file(item):
         return dict(item)
     if not isinstance(item, (tuple, list)):
         return {"image": item}
@@ -204,9 +205,9 @@ def _members(item: Any) -> dict[Any, Any]:
         raise DecodeError("an empty tuple; expected (image, label)")
     found: dict[str, Any] = {"image": item[0]}
     for i, value in enumerate(item[1:], 1):
-        if isinstance(value, Mapping) and not _values.is_file(value):
+        if isinstance(value, Mapping) and not field_values.is_file(value):
             found = {**value, **found}
-        elif _values.is_picture(value) and "mask" not in found:
+        elif field_values.is_picture(value) and "mask" not in found:
             found["mask"] = value
         else:
             found["label" if i == 1 else str(i)] = value
@@ -215,9 +216,9 @@ def _members(item: Any) -> dict[Any, Any]:
 
 def _image(value: Any) -> Field:
     """The image of an item. Pixels stay raw: if all images have one shape, the pack is raw."""
-    if _values.path_of(value) is not None or _values.is_encoded(value):
-        return Field("image", _values.encode(value))
-    return Field("image", *_values.raw_planes(value))
+    if field_values.path_of(value) is not None or field_values.is_encoded(value):
+        return Field("image", field_values.encode(value))
+    return Field("image", *field_values.raw_planes(value))
 
 
 def _pop_boxes(
@@ -233,7 +234,7 @@ def _pop_boxes(
     columns = {}
     name = tables.guess(left, _BOX_LABEL_NAMES)
     if name is not None and np.ndim(left[name]) == 1:
-        ids = _values.array(left.pop(name))
+        ids = field_values.array(left.pop(name))
         if ids.shape != (len(found),) or (ids.size and ids.dtype.kind not in "bui"):
             what = "names" if ids.dtype.kind in "USO" else f"{ids.dtype.name} {ids.shape}"
             raise DecodeError(
@@ -243,7 +244,7 @@ def _pop_boxes(
         columns["labels"] = ids.astype(np.int64)
     for name, column in _BOX_COLUMNS.items():
         if name in left and np.shape(left[name]) == (len(found),):
-            values = _values.array(left.pop(name))
+            values = field_values.array(left.pop(name))
             columns[column] = values.astype(np.float32 if column == "area" else np.int64)
     return found, columns, Frame(width, height)
 
@@ -252,7 +253,7 @@ def _corners(boxes: Any, name: str, box_format: str | None) -> np.ndarray:
     layout = getattr(boxes, "format", None)  # of torchvision's BoundingBoxes
     if layout is not None and str(getattr(layout, "value", layout)) != "XYXY":
         raise DecodeError(f"boxes are {layout}; expected XYXY, in pixels")
-    found = np.asarray(_values.array(boxes), np.float32)
+    found = np.asarray(field_values.array(boxes), np.float32)
     if found.size % 4 or (found.ndim == 2 and found.shape[1] != 4 and found.size):
         raise DecodeError(f"boxes have the shape {found.shape}; expected (k, 4), XYXY in pixels")
     found = found.reshape(-1, 4)
@@ -270,7 +271,7 @@ def _label(value: Any) -> Hashable:
     """A label as plain Python has it; lists and vectors as tuples."""
     if isinstance(value, bytes) and value.strip().isdigit():
         return int(value)
-    if isinstance(value, (np.ndarray, np.generic)) or _values.is_array(value):
+    if isinstance(value, (np.ndarray, np.generic)) or field_values.is_array(value):
         value = value.tolist()
     if isinstance(value, (list, tuple)):
         value = tuple(_label(part) for part in value)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import os
+import pkgutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +15,7 @@ from packio.cli import _options as option
 from packio.cli import _packing_options as group
 from packio.cli._output import ProgressLine, escape, print_json, print_some, say
 from packio.errors import OptionError
+from packio.storage import urls
 from packio.system.quantities import pluralize
 
 
@@ -68,6 +69,8 @@ def _values(origin: str) -> Any:
     """The path of a folder or table, or an imported function."""
     if os.path.lexists(origin) or ":" not in origin:
         return Path(origin)
+    if urls.parse(origin) is not None:
+        raise OptionError(f"{origin}: a URL; expected a folder or a table of this machine")
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as `python -m` has it
     return import_function(origin)
@@ -79,9 +82,7 @@ def import_function(text: str) -> Callable[[Any], Any]:
     example = f"{module.removesuffix('.py').replace('/', '.').strip('.') or 'my_vae'}:"
     example += attribute or "encode"
     try:
-        found: Any = importlib.import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
+        found = pkgutil.resolve_name(text)
     except (ImportError, AttributeError, ValueError) as error:
         raise OptionError(
             f"{text}: neither a folder or table, nor a function of a module that Python finds "

@@ -21,8 +21,8 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import importlib
 import os
+import pkgutil
 import re
 import sys
 from array import array
@@ -68,11 +68,8 @@ class TorchDataset(Source):
         return self._listed(source, context)
 
     def _imported(self, text: str) -> Any:
-        module, _, names = text.partition(":")
         try:
-            found: Any = importlib.import_module(module)
-            for name in names.split("."):
-                found = getattr(found, name)
+            found = pkgutil.resolve_name(text)
             if callable(found) and not self.accepts(found):
                 found = found()
         except Exception as error:  # whatever the user's code does

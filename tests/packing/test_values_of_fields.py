@@ -260,6 +260,7 @@ def test_a_function_that_gives_no_value_is_told_where(
         (["--field", "a=my.py:make"], "expected package.module:function, as my:make"),
         (["--field", "a=packio:__version__"], "is of type str; expected a function"),
         (["--field", "a=x.csv", "--field", "b=x.csv"], "--field a=x.csv --field b=x.csv: add one"),
+        (["--field", "a=s3://b/x.csv"], "s3://b/x.csv: a URL; expected a folder or a table"),
     ],
 )
 def test_slips_of_the_command_line_are_told(

@@ -1,6 +1,7 @@
 """Whether the tests notice small changes of packio.
 
-    python tools/mutants.py [--count 40] [--seed 1] [--room NAME …] [--matrix] [--json FILE]
+    python tools/mutants.py [--count 40] [--seed 1] [--room NAME …] [--matrix] [--than REVISION]
+                            [--json FILE]
 
 A mutant is packio with one small change: another comparison, ``and`` for ``or``, a condition the
 other way round, a number one greater, plus for minus, a call that is left out. Each mutant is drawn
@@ -8,7 +9,9 @@ by seed, from all places alike. Tests run on a copy of the repository until one 
 ``make test`` in the folder of the changed room, then the long ones there; with ``--matrix``, those
 of tests/matrix as well, which takes ten minutes for a mutant that nothing notices. "short" means
 that ``make test`` notices the mutant, "long" that only the long tests do, "nothing" that no test of
-these folders does; many of the latter change a message or a limit, or nothing.
+these folders does; many of the latter change a message or a limit, or nothing. With ``--than`` a
+revision of packio, as before its tests became fewer: "before" means that of both short suites only
+that revision's notices the mutant.
 """
 
 from __future__ import annotations
@@ -132,20 +135,33 @@ def run_tests(copy: Path, folder: str, marked: str, processes: int) -> str:
     return told[0] if told else f"status {done.returncode}"
 
 
-def judge(mutant: Mutant, copy: Path, processes: int, *, matrix: bool) -> tuple[str, str]:
+def copy_tests(revision: str, copy: Path) -> None:
+    """Make the tests of a copy of the repository those of a revision."""
+    shutil.rmtree(copy / "tests")
+    with subprocess.Popen(
+        ["git", "archive", revision, "tests"], cwd=TOP, stdout=subprocess.PIPE
+    ) as archive:
+        subprocess.run(["tar", "-x"], cwd=copy, stdin=archive.stdout, check=True)
+
+
+def judge(
+    mutant: Mutant, copy: Path, before: Path | None, processes: int, *, matrix: bool
+) -> tuple[str, str]:
     """Run the tests on a mutant; return the verdict, and the test that fails."""
     folders = [mutant.room, "matrix"] if matrix else [mutant.room]
-    place = copy / mutant.path
-    original = place.read_bytes()
-    mutated = original[: mutant.start] + mutant.after.encode() + original[mutant.end :]
-    place.write_bytes(mutated)
-    try:
-        for verdict, marked in (("short", "not long"), ("long", "long")):
+    suites = [("short", copy, "not long"), ("before", before, "not long"), ("long", copy, "long")]
+    for verdict, top, marked in suites:
+        if top is None:
+            continue
+        place = top / mutant.path
+        original = place.read_bytes()
+        place.write_bytes(original[: mutant.start] + mutant.after.encode() + original[mutant.end :])
+        try:
             for folder in folders:
-                if failed := run_tests(copy, folder, marked, processes):
+                if failed := run_tests(top, folder, marked, processes):
                     return verdict, failed
-    finally:
-        place.write_bytes(original)
+        finally:
+            place.write_bytes(original)
     return "nothing", ""
 
 
@@ -158,6 +174,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--room", action="append", help="a folder of packio; may be said again")
     parser.add_argument("--matrix", action="store_true", help="run tests/matrix, too")
+    parser.add_argument("--than", metavar="REVISION", help="whose tests are tried as well")
     parser.add_argument("--processes", type=int, default=2, help="that run tests at a time")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
@@ -172,8 +189,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         copy = Path(temporary) / "packio"
         shutil.copytree(TOP, copy, ignore=HIDDEN)
+        before = None
+        if given.than:
+            before = Path(temporary) / "before"
+            shutil.copytree(copy, before)
+            copy_tests(given.than, before)
         for number, mutant in enumerate(drawn, 1):
-            verdict, test = judge(mutant, copy, given.processes, matrix=given.matrix)
+            verdict, test = judge(mutant, copy, before, given.processes, matrix=given.matrix)
             print(f"{number}/{len(drawn)} {verdict}: {mutant}  {test}", flush=True)
             told.append({"mutant": str(mutant), "verdict": verdict, "test": test})
             if given.json:

@@ -75,9 +75,8 @@ def make(
 def stack(values: list[Any], bad: Collection[int] = ()) -> FieldColumn:
     """One tensor of some values if all are tensors of one shape and type, else a list of them."""
     good = [value for slot, value in enumerate(values) if slot not in bad]
-    if not good or not all(isinstance(value, torch.Tensor) for value in good):
-        return values
-    if len({(value.shape, value.dtype) for value in good}) > 1:
+    are_tensors = good and all(isinstance(value, torch.Tensor) for value in good)
+    if not are_tensors or len({(value.shape, value.dtype) for value in good}) > 1:
         return share(values)
     batch = tensors.new_batch((len(values), *good[0].shape), good[0].dtype)
     for slot, value in enumerate(values):

@@ -16,12 +16,11 @@ import torch
 
 from packio.batches import framing as framings
 from packio.batches import slices
-from packio.batches.columns import BatchField, FieldColumn, make_each, share, stack
+from packio.batches.columns import BatchField, FieldColumn, make_each, stack
 from packio.batches.framing import FLIPS, Draw, Framing, Settings
 from packio.errors import DecodeError, IntegrityError, OptionError
 from packio.images import native, regions, tensors
 from packio.images.decoders import Decoder
-from packio.images.geometry import Geometry
 from packio.images.regions import DecodedImage, Need
 from packio.packs import raw
 from packio.packs.opening import Pack
@@ -60,8 +59,10 @@ def make(
     are_alike = settings.decoder.mode in CHANNELS and (
         name == IMAGE or all(row.offset >= 0 and row.dtype == "uint8" for row in rows)
     )
-    crops = [crop if are_alike else None for crop in settings.views]
-    batches = [_new_batch(settings, crop, len(rows), out) for crop in crops]
+    sizes = [
+        _common_size(framing, view) if are_alike else None for view in range(len(settings.views))
+    ]
+    batches = [_new_batch(settings, size, len(rows), out) for size in sizes]
     # (C, H, W) each: slices of the batch, or None until made
     images: list[list[np.ndarray | None]]
     images = [[None] * len(rows) if b is None else list(b.numpy()) for b in batches]
@@ -88,20 +89,36 @@ def make(
     else:
         errors = make_each(rows, work, threads, but)
     views: list[FieldColumn] = []
-    for crop, batch, each in zip(settings.views, batches, images, strict=True):
+    for batch, each in zip(batches, images, strict=True):
         if batch is None:
             values = [None if image is None else torch.from_numpy(image) for image in each]
-            views.append(share(values) if crop is None else stack(values, {*errors, *but}))
+            views.append(stack(values, {*errors, *but}))
         else:
             views.append(batch)
     return BatchField(views, errors)
 
 
+def _common_size(framing: Framing, view: int) -> tuple[int, int] | None:
+    """Height and width of all outputs of a view; None if they differ, or may differ."""
+    crop = framing.settings.views[view]
+    if crop is not None and crop.output_size is not None:
+        return crop.output_size
+    if framing.columns:
+        frame = framing.columns[view].frame
+        heights, widths = (np.unique(side) for side in (frame.out_height, frame.out_width))
+        sizes = {(heights[0].item(), widths[0].item())} if len(heights) == len(widths) == 1 else {}
+    else:
+        sizes = {placements[view].frame[8:10] for placements in framing.each_placement}
+    if len(sizes) != 1:
+        return None
+    height, width = next(iter(sizes))
+    return (height, width) if height * width <= framing.settings.decoder.max_pixels else None
+
+
 def _new_batch(
-    settings: Settings, crop: Geometry | None, count: int, out: torch.Tensor | None
+    settings: Settings, size: tuple[int, int] | None, count: int, out: torch.Tensor | None
 ) -> torch.Tensor | None:
     """Memory for a view, (N, C, H, W); None if the images may differ in size or type."""
-    size = crop.output_size if crop is not None else None
     if size is not None:
         shape = (count, CHANNELS[settings.decoder.mode], *size)
         return ensure_out(shape, torch.uint8, out, scratch=settings.scratch)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -53,41 +54,42 @@ def make(
     share = partial(native.Slices, samples, requests, points=b"".join(points), paths=paths)
 
     def work(turns: Iterable[_Turn]) -> None:
-        for turn in turns:
-            for slot in turn():  # which the core has not made
-                try:
-                    make_one(slot)
-                except (DecodeError, IntegrityError) as error:
-                    errors[slot] = error
+        for slot in chain.from_iterable(turn() for turn in turns):  # which the core has not made
+            try:
+                make_one(slot)
+            except (DecodeError, IntegrityError) as error:
+                errors[slot] = error
 
     def make_part(slots: np.ndarray) -> list[int]:
-        with _opened(files, slots[wanted[slots]], numbers, samples, wanted):
-            own = share(slots[wanted[slots]])
-            left: list[int] = slots[~wanted[slots]].tolist()
+        with _opened(files, slots, numbers, samples) as is_open:
+            is_own = wanted[slots] & is_open
+            own = share(slots[is_own])
+            left: list[int] = slots[~is_own].tolist()
             while not own.is_done():
                 left += own.make()
         return left
 
-    if not isinstance(files, FolderStore) and len(set(numbers[order].tolist())) > _FILES:
-        size = min(_FILES, max(1, len(order) // (8 * (threads.count if threads else 1))))
-        parts = np.split(order, range(size, len(order), size))
-        each(work, [partial(make_part, part) for part in parts], threads)
-        return errors
-    with _opened(files, order[wanted[order]], numbers, samples, wanted):
-        shared = share(order[wanted[order]])
-        others: list[_Turn] = [partial(list, [slot]) for slot in order[~wanted[order]].tolist()]
-        each(work, [*others, *[shared.make] * shared.count], threads)
+    if isinstance(files, FolderStore) or len(set(numbers[order].tolist())) <= _FILES:
+        with _opened(files, order, numbers, samples) as is_open:
+            if is_open.all():
+                is_own = wanted[order]
+                shared = share(order[is_own])
+                others: list[_Turn] = [partial(list, [slot]) for slot in order[~is_own].tolist()]
+                each(work, [*others, *[shared.make] * shared.count], threads)
+                return errors
+    size = min(_FILES, max(1, len(order) // (8 * (threads.count if threads else 1))))
+    parts = np.split(order, range(size, len(order), size))
+    each(work, [partial(make_part, part) for part in parts], threads)
     return errors
 
 
 @contextlib.contextmanager
 def _opened(
-    files: LocalStore, slots: np.ndarray, numbers: np.ndarray, samples: np.ndarray,
-    wanted: np.ndarray,
-) -> Iterator[None]:  # fmt: skip
-    """Hold the files of some samples open; samples of one that is lost are not wanted any more."""
+    files: LocalStore, slots: np.ndarray, numbers: np.ndarray, samples: np.ndarray
+) -> Iterator[np.ndarray]:
+    """Hold the files of some samples open; gives which are: others are lost, or too many."""
     if isinstance(files, FolderStore):
-        yield
+        yield np.ones(len(slots), bool)
         return
     listed = numbers[slots].tolist()
     held = {}
@@ -95,9 +97,8 @@ def _opened(
         with contextlib.suppress(ReadError, IntegrityError):  # each of its samples says so
             held[number] = files.descriptor(number)
     samples["file"][slots] = [held[n].number if n in held else -1 for n in listed]
-    wanted[slots] = samples["file"][slots] >= 0
     try:
-        yield
+        yield samples["file"][slots] >= 0
     finally:
         held.clear()  # a traceback may keep this frame
 

@@ -68,7 +68,8 @@ def _constants(values: tuple[float, ...], limit: float, device: torch.device) ->
 
     Copied there once: a copy from memory that is not pinned waits for all work of the stream.
     """
-    return (torch.tensor(values, dtype=torch.float32) * limit).view(-1, 1, 1).to(device)
+    tensor = torch.tensor(values, dtype=torch.float32, device="cpu")
+    return (tensor * limit).view(-1, 1, 1).to(device)
 
 
 class DevicePrefetcher:

@@ -27,6 +27,7 @@ from packio.storage import remote, stores, urls
 from packio.storage.local import FolderStore
 from packio.storage.store import Store
 from packio.storage.urls import Url
+from packio.storage.workshop import REPLACED, Workshop
 
 _AS_IT_IS = Reading()
 Again: TypeAlias = Callable[[], tuple[Path, Path] | None]  # locates an index once more
@@ -154,11 +155,18 @@ def _has_braces(path: Path) -> bool:
 def check_finished(path: Path) -> None:
     """Check that no packing into a path was interrupted or is going on."""
     unfinished = path.with_name(path.name + UNFINISHED_SUFFIX) if path.name else path
-    if unfinished != path and os.path.exists(unfinished):
-        raise UnfinishedPackError(
-            f"{path}: packing into it is unfinished ({unfinished.name} is there); "
-            "run the same `packio pack` again, or delete that folder to give up"
+    if unfinished == path or not os.path.exists(unfinished):
+        return
+    advice = "run the same `packio pack` again, or delete that folder to give up"
+    shop = Workshop(path, unfinished)
+    if os.path.lexists(unfinished / REPLACED) and not shop.is_published():
+        advice = (
+            "run the same `packio pack` again, which puts the old pack back first; do not delete "
+            "that folder: the old pack may be in it"
         )
+    raise UnfinishedPackError(
+        f"{path}: packing into it is unfinished ({unfinished.name} is there); {advice}"
+    )
 
 
 def is_container(path: Path) -> bool:

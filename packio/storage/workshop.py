@@ -72,7 +72,7 @@ class Workshop:
         A pack that the run was replacing is put back. Finished shards stay, unless their pack was
         published.
         """
-        published = self._published()
+        published = self.is_published()
         if not published:
             self._put_back()
         kept = [LOCK, MARKER]
@@ -86,7 +86,7 @@ class Workshop:
             else:
                 files.remove(path)
 
-    def _published(self) -> bool:
+    def is_published(self) -> bool:
         """Tell whether the interrupted run had put its output in place."""
         if (self.folder / PUBLISHED).exists():
             return True
@@ -140,6 +140,8 @@ class Workshop:
             if overwrite and os.path.lexists(self.out):
                 self.out.rename(self.folder / REPLACED)
             self.built.rename(self.out)
+            for name in set(old) - {self.out.name}:  # sidecars of a file that a folder replaces
+                files.remove(self.out.parent / name)
         else:
             self._publish_files(names, old, overwrite=overwrite)
         files.sync(self.out.parent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import pathlib
@@ -18,7 +19,7 @@ import torch
 from PIL import Image
 
 import packio
-from packio.errors import IntegrityError, PackioError
+from packio.errors import IntegrityError, OptionError, PackioError
 from packio.images import native
 from packio.index import indexfile
 from packio.packing import assembly
@@ -358,26 +359,28 @@ def _descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-@pytest.fixture
-def of_many_shards(image_folder: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
-    """A pack with a shard for each image."""
-    packio.pack(image_folder, tmp_path / "x.tar", shards=len(list(image_folder.rglob("*.*"))))
-    return tmp_path / "x.tar"
-
-
-def test_a_batch_of_many_shards_opens_few_at_a_time(of_many_shards: pathlib.Path) -> None:
-    ds = packio.PackDataset(of_many_shards, crop=packio.ResizeCenterCrop(40), threads=1)
+@pytest.mark.parametrize("shards", [22, 16])
+def test_a_batch_of_many_shards_opens_few_at_a_time(
+    shards: int, image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    packio.pack(image_folder, tmp_path / "x.tar", shards=shards)
+    ds = packio.PackDataset(tmp_path / "x.tar", crop=packio.ResizeCenterCrop(40), threads=1)
     expected = ds.gather(range(len(ds)))[0]
     ds.pack.close()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(
-        resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 20, limits[1])
-    )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+    held: list[int] = []
     try:
-        assert len(os.listdir(of_many_shards)) > 20
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(8):
+            os.close(held.pop())
         assert torch.equal(ds.gather(range(len(ds)))[0], expected)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for descriptor in held:
+            os.close(descriptor)
 
 
 @pytest.mark.parametrize("shards", [3, None])
@@ -394,3 +397,37 @@ def test_an_error_that_is_kept_keeps_no_file_open(
     ds.pack.close()
     assert _descriptors() == before
     assert error.value.__traceback__ is not None
+
+
+def test_whole_images_of_one_size_are_one_tensor(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a").mkdir()
+    draw = np.random.default_rng(0)
+    pixels = draw.integers(0, 256, (9, 24, 40, 3), np.uint8)
+    for number, image in enumerate(pixels):
+        Image.fromarray(image).save(tmp_path / "a" / f"{number}.{'png' if number % 3 else 'jpg'}")
+    packio.pack(tmp_path / "a", tmp_path / "x.lmdb")
+    ds = packio.PackDataset(tmp_path / "x.lmdb", hflip=0.5, seed=1)
+    drawn = [packio.PackDataset(tmp_path / "x.lmdb")[i][0] for i in range(9)]
+    for size in (9, 2):  # columns are computed for four and more
+        out = torch.zeros(size, 3, 24, 40, dtype=torch.uint8)
+        assert ds.gather(range(size), out=out)[0] is out
+        for image, whole in zip(out, drawn, strict=False):
+            assert torch.equal(image, whole) or torch.equal(image, whole.flip(2))
+        samples = ds.__getitems__(list(range(size)))
+        assert len({image.untyped_storage().data_ptr() for (image,) in samples}) == 1
+
+
+def test_whole_images_of_several_sizes_are_a_list(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a").mkdir()
+    for number in range(6):
+        Image.new("RGB", (30 + number % 2, 20), (number, 0, 0)).save(
+            tmp_path / "a" / f"{number}.png"
+        )
+    packio.pack(tmp_path / "a", tmp_path / "x.lmdb")
+    ds = packio.PackDataset(tmp_path / "x.lmdb")
+    assert [tuple(image.shape) for image in ds.gather(range(3))[0]] == [
+        (3, 20, 30), (3, 20, 31), (3, 20, 30)
+    ]  # fmt: skip
+    assert ds.gather([0, 2, 4])[0].shape == (3, 3, 20, 30)
+    with pytest.raises(OptionError, match="the images may differ in size"):
+        ds.gather(range(6), out=torch.zeros(6, 3, 20, 30, dtype=torch.uint8))

@@ -355,7 +355,14 @@ def test_a_folder_beside_says_that_packing_is_unfinished(mine: pathlib.Path) -> 
     workshop.mkdir()
     with pytest.raises(UnfinishedPackError, match=r"x\.lmdb\.packio-tmp is there"):
         packio.open(mine)
-    workshop.rmdir()
+    (workshop / "replaced").mkdir()  # a run that replaces the pack was killed
+    (workshop / "new-files").touch()
+    with pytest.raises(UnfinishedPackError, match="do not delete that folder: the old pack may"):
+        packio.open(mine)
+    (workshop / "published").touch()  # the new pack is in place
+    with pytest.raises(UnfinishedPackError, match="or delete that folder to give up"):
+        packio.open(mine)
+    shutil.rmtree(workshop)
     packio.open(mine)
 
 

@@ -202,3 +202,14 @@ def test_the_files_of_a_publication_that_was_undone_are_taken_over(
     assert packio.pack(image_folder, out, overwrite=True).resumed == 1
     assert packio.verify(out).ok
     assert {path.name for path in tmp_path.iterdir()} == set(old)
+
+
+def test_a_folder_in_the_place_of_a_file_leaves_no_sidecars_of_it(
+    image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    out = tmp_path / "x.tar"
+    packio.pack(image_folder, out)
+    assert {path.name for path in tmp_path.iterdir()} == {"x.tar", "x.tar.idx", "x.tar.packio"}
+    packio.pack(image_folder, out, shards=3, overwrite=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"x.tar"}
+    assert packio.verify(out).ok

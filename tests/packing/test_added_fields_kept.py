@@ -12,9 +12,11 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
+import latents
 import numpy as np
 import pytest
 import torch
+from cli_runs import run
 from PIL import Image
 
 import packio
@@ -39,8 +41,7 @@ def test_a_field_named_like_columns_of_an_index_stays_when_the_index_is_made_ane
     monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
     out = tmp_path / "x"
     packio.pack(image_folder, out, shards=2, format="tar")
-    with packio.open(out) as pack:
-        keys = [pack.key(i) for i in range(len(pack))]
+    keys = latents.keys(out)
     texts = {key: f"words {i} of {key}" for i, key in enumerate(keys)}
     packio.add_field(out, name, texts)
     packio.add_field(out, "other", texts)
@@ -63,17 +64,6 @@ def pack(image_folder: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
     return out
 
 
-def _keys(out: pathlib.Path) -> list[str]:
-    with packio.open(out) as pack:
-        return [pack.key(i) for i in range(len(pack))]
-
-
-def _arrays(out: pathlib.Path, name: str) -> dict[str, np.ndarray]:
-    with packio.open(out) as pack:
-        found = {pack.key(i): pack.read_field(name, i) for i in range(len(pack))}
-    return {key: np.load(io.BytesIO(data)) for key, data in found.items() if data is not None}
-
-
 @pytest.mark.parametrize(
     ("lists", "dtype"),
     [
@@ -88,14 +78,14 @@ def _arrays(out: pathlib.Path, name: str) -> dict[str, np.ndarray]:
 def test_lists_of_a_table_are_arrays_of_the_same_numbers(
     lists: list[list[Any]], dtype: Any, pack: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    keys, table = _keys(pack), tmp_path / "t.jsonl"
+    keys, table = latents.keys(pack), tmp_path / "t.jsonl"
     wanted = {key: lists[i % len(lists)] for i, key in enumerate(keys)}
     table.write_text("".join(json.dumps({"key": k, "ids": v}) + "\n" for k, v in wanted.items()))
     if dtype is None:  # no type of whole numbers holds both
         wanted = {key: [float(n) for n in value] for key, value in wanted.items()}
         dtype = np.float32
     packio.add_field(pack, "ids", table)
-    found = _arrays(pack, "ids")
+    found = latents.arrays(pack, "ids")
     assert {key: array.tolist() for key, array in found.items()} == wanted
     assert {array.dtype for array in found.values()} == {np.dtype(dtype)}
 
@@ -105,12 +95,12 @@ def test_lists_of_a_parquet_table_keep_their_type(
     dtype: Any, pack: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    keys, table = _keys(pack), tmp_path / "t.parquet"
+    keys, table = latents.keys(pack), tmp_path / "t.parquet"
     values = [np.array([i, 1.1, 3], dtype) for i, _ in enumerate(keys)]
     column = pa.array([value.tolist() for value in values], pa.list_(pa.from_numpy_dtype(dtype)))
     parquet.write_table(pa.table({"key": keys, "ids": column, "other": keys}), table)
     packio.add_field(pack, "ids", table)
-    found = _arrays(pack, "ids")
+    found = latents.arrays(pack, "ids")
     assert {array.dtype for array in found.values()} == {np.dtype(dtype)}
     assert all(np.array_equal(found[key], value) for key, value in zip(keys, values, strict=True))
 
@@ -144,16 +134,15 @@ def test_rows_that_do_not_tell_one_value_are_refused(
 def test_text_of_a_table_may_hold_separators_of_lines(
     pack: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    texts = {key: f"{key}\u2028of\x85two\x0bor three" for key in _keys(pack)}
+    texts = {key: f"{key}\u2028of\x85two\x0bor three" for key in latents.keys(pack)}
     rows = [json.dumps({"key": k, "f": v}, ensure_ascii=False) for k, v in texts.items()]
     (tmp_path / "t.jsonl").write_text("\n".join(rows), "utf-8")
     packio.add_field(pack, "f", tmp_path / "t.jsonl")
-    with packio.open(pack) as opened:
-        assert {s.key: s.fields["f"].data.decode() for s in opened} == texts
+    assert latents.texts(pack, "f") == texts
 
 
 def test_keys_of_a_mapping_are_text_and_differ(pack: pathlib.Path) -> None:
-    first = _keys(pack)[0]
+    first = latents.keys(pack)[0]
     for values, why in (({7: "x"}, "7 as key"), ({first: "x", first.encode(): "y"}, "twice")):
         with pytest.raises(SourceError, match=why):
             packio.add_field(pack, "f", values, missing=True)
@@ -170,7 +159,7 @@ def test_arrays_that_numpy_cannot_hold_are_refused(pack: pathlib.Path) -> None:
     ]  # fmt: skip
     for value in values:
         with pytest.raises(SourceError, match="the value of"):
-            packio.add_field(pack, "f", dict.fromkeys(_keys(pack), value))
+            packio.add_field(pack, "f", dict.fromkeys(latents.keys(pack), value))
         with pytest.raises(BadImagesError, match="f is not added"):
             packio.add_field(pack, "f", functools.partial(_first, value))
 
@@ -216,7 +205,7 @@ def test_a_link_that_leads_nowhere_is_named(pack: pathlib.Path, tmp_path: pathli
 def test_values_made_of_other_captions_are_not_taken_over(
     image_folder: pathlib.Path, pack: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    keys, out = _keys(pack), tmp_path / "captioned.tar"
+    keys, out = latents.keys(pack), tmp_path / "captioned.tar"
 
     def packed(word: str) -> None:
         rows = [json.dumps({"path": key, "caption": f"{word} {key}"}) + "\n" for key in keys]
@@ -241,16 +230,13 @@ def test_values_made_of_other_captions_are_not_taken_over(
     with pytest.raises(OutputExistsError, match=r"cut short.*have changed since"):
         packio.add_field(out, "f", made)
     assert packio.add_field(out, "f", made, resume=False).resumed == 0
-    with packio.open(out) as opened:
-        assert {s.key: s.fields["f"].data.decode() for s in opened} == {
-            key: f"new {key}".upper() for key in keys
-        }
+    assert latents.texts(out, "f") == {key: f"new {key}".upper() for key in keys}
 
 
 def test_files_of_another_folder_are_not_taken_for_those_of_the_first(
     pack: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    keys = _keys(pack)
+    keys = latents.keys(pack)
     for number in (1, 2):  # as unpacked from archives: sizes and times are the same
         for key in keys:
             path = tmp_path / str(number) / f"{key}.npy"
@@ -264,7 +250,7 @@ def test_files_of_another_folder_are_not_taken_for_those_of_the_first(
     with pytest.raises(BadImagesError):
         packio.add_field(pack, "f", tmp_path / "1")
     packio.add_field(pack, "f", tmp_path / "2")
-    assert {array.tolist() == [2, 2, 2] for array in _arrays(pack, "f").values()} == {True}
+    assert {array.tolist() == [2, 2, 2] for array in latents.arrays(pack, "f").values()} == {True}
 
 
 @pytest.mark.parametrize("shards", [1, 2])
@@ -273,7 +259,7 @@ def test_a_lock_that_another_reader_left_hinders_nothing(
 ) -> None:
     lmdb, out = pytest.importorskip("lmdb"), tmp_path / "x.lmdb"
     packio.pack(image_folder, out, shards=shards)
-    keys = _keys(out)
+    keys = latents.keys(out)
     before = {str(path) for path in out.rglob("*")}
     for overwrite in (False, True):
         texts = {key: f"{key} {overwrite}" for key in keys}
@@ -300,7 +286,7 @@ def test_files_of_others_stay_and_an_old_field_too(
 ) -> None:
     out = tmp_path / f"x{suffix}"
     packio.pack(image_folder, out)
-    keys = _keys(out)
+    keys = latents.keys(out)
     if overwrite:  # of another kind, so that its containers have other names
         packio.add_field(out, "f", {key: key.encode() for key in keys})
     path = tmp_path / strange
@@ -321,7 +307,7 @@ def test_files_of_others_stay_and_an_old_field_too(
 def test_a_reader_whose_files_are_gone_says_that_the_pack_has_changed(
     change: str, pack: pathlib.Path
 ) -> None:
-    keys = _keys(pack)
+    keys = latents.keys(pack)
     old = {key: np.full(8, i) for i, key in enumerate(keys)}
     packio.add_field(pack, "f", old)
     fresh, warm = packio.open(pack), packio.open(pack)
@@ -343,12 +329,13 @@ def test_what_would_replace_the_index_meanwhile_is_refused(
 ) -> None:
     out, refused = tmp_path / "x.tar", list[str]()
     packio.pack(image_folder, out, shards=shards)
-    keys = _keys(out)
+    keys = latents.keys(out)
     packio.add_field(out, "old", dict.fromkeys(keys, "old"))
     verbs: dict[str, Callable[[], object]] = {
         "reindex": lambda: packio.reindex(out),
         "pack": lambda: packio.pack(image_folder, out, overwrite=True, shards=shards),
         "drop": lambda: packio.drop_field(out, "old"),
+        **({"append": lambda: packio.append(out, image_folder)} if shards > 1 else {}),
         "add": lambda: packio.add_field(out, "g", dict.fromkeys(keys, "x")),
     }
 
@@ -364,13 +351,13 @@ def test_what_would_replace_the_index_meanwhile_is_refused(
     assert refused == [*verbs]
     for name in ("reindex", "drop"):  # nobody holds a lock by now
         verbs[name]()
-    with packio.open(out) as opened:
-        assert {s.key: s.fields["f"].data.decode() for s in opened} == {key: key for key in keys}
+    assert latents.texts(out, "f") == dict(zip(keys, keys, strict=True))
     assert packio.verify(out).ok
     with locks.changing(out / "index.packio" if shards > 1 else tmp_path / "x.tar.packio"):
         for verb in verbs.values():
             with pytest.raises(LockedError):
                 verb()
+        assert run("add", out, "--field", f"b={image_folder}").returncode == 75
 
 
 @pytest.mark.parametrize("error", [SystemExit(0), SystemExit("done"), GeneratorExit()])
@@ -378,7 +365,7 @@ def test_what_would_replace_the_index_meanwhile_is_refused(
 def test_a_function_that_ends_the_process_ends_the_run_with_an_error(
     on_error: str, error: BaseException, pack: pathlib.Path
 ) -> None:
-    keys = _keys(pack)
+    keys = latents.keys(pack)
     last = [keys[-1]]
 
     def made(sample: packio.Sample) -> str:
@@ -390,12 +377,11 @@ def test_a_function_that_ends_the_process_ends_the_run_with_an_error(
         packio.add_field(pack, "f", made, on_error=on_error, missing=True)
     last.clear()
     assert packio.add_field(pack, "f", made, on_error=on_error, missing=True).resumed > 0
-    with packio.open(pack) as opened:
-        assert {s.key: s.fields["f"].data.decode() for s in opened} == {key: key for key in keys}
+    assert latents.texts(pack, "f") == dict(zip(keys, keys, strict=True))
 
 
 def test_a_batch_of_arrays_that_torch_lacks_is_a_list(pack: pathlib.Path) -> None:
-    values = {key: np.array([i, 0.5], np.longdouble) for i, key in enumerate(_keys(pack))}
+    values = {key: np.array([i, 0.5], np.longdouble) for i, key in enumerate(latents.keys(pack))}
     packio.add_field(pack, "f", values)
     data = packio.PackDataset(pack, fields=("key", "f"))
     for batch in packio.Loader(data, batch_size=5):
@@ -411,7 +397,7 @@ def test_a_link_on_another_file_system_leads_to_the_pack(
         pytest.skip("needs a second file system")
     out = tmp_path / "x"
     packio.pack(image_folder, out, shards=2, format="tar")
-    texts = {key: f"of {key}" for key in _keys(out)}
+    texts = {key: f"of {key}" for key in latents.keys(out)}
     (tmp_path / "more" / "new").mkdir(parents=True)
     Image.new("RGB", (4, 4)).save(tmp_path / "more" / "new" / "1.png")
     with tempfile.TemporaryDirectory(dir=other) as folder:
@@ -476,8 +462,7 @@ def test_a_field_that_came_later_is_no_change_of_the_source(
 ) -> None:
     out = tmp_path / "x"
     packio.pack(image_folder, out, shards=2, format="tar")
-    with packio.open(out) as pack:
-        keys = [pack.key(i) for i in range(len(pack))]
+    keys = latents.keys(out)
     packio.add_field(out, "later", {key: f"words of {key}" for key in keys})
     made = _STEPS[step](out, tmp_path)
     monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "empty"))  # nothing is known of files
@@ -503,8 +488,7 @@ def test_a_field_of_the_source_that_was_dropped_or_replaced_is_no_change(
 ) -> None:
     out, table = tmp_path / "x", _table(tmp_path, image_folder, "first")
     packio.pack(table, out, shards=2, format="tar", fields={"words": "words"})
-    with packio.open(out) as pack:
-        keys = [pack.key(i) for i in range(len(pack))]
+    keys = latents.keys(out)
     if way == "drop":
         packio.drop_field(out, "words")
     else:
@@ -520,8 +504,7 @@ def test_a_field_that_the_source_has_otherwise_now_is_a_change(
 ) -> None:
     out, table = tmp_path / "x", _table(tmp_path, image_folder, "first")
     packio.pack(table, out, shards=2, format="tar", fields={"words": "words"})
-    with packio.open(out) as pack:
-        keys = [pack.key(i) for i in range(len(pack))]
+    keys = latents.keys(out)
     packio.add_field(out, "later", dict.fromkeys(keys, "more"))
     _table(tmp_path, image_folder, "other")
     monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "empty"))
@@ -536,7 +519,7 @@ def test_replacing_a_pack_says_which_added_fields_are_lost(
     packio.pack(image_folder, out)
     assert not packio.pack(image_folder, out, limit=2, overwrite=True).warnings
     for name in ("words", "more"):
-        packio.add_field(out, name, dict.fromkeys(_keys(out), "some"))
+        packio.add_field(out, name, dict.fromkeys(latents.keys(out), "some"))
     packio.drop_field(out, "more")
     with pytest.raises(OutputExistsError, match=r"--overwrite, which loses what .*: words$"):
         packio.pack(image_folder, out, limit=3)
@@ -552,7 +535,7 @@ def test_replacing_a_pack_by_one_that_has_its_added_fields_loses_none(
 ) -> None:
     first, out = tmp_path / "x.tar", tmp_path / "y.lmdb"
     packio.pack(image_folder, first)
-    packio.add_field(first, "words", dict.fromkeys(_keys(first), "some"))
+    packio.add_field(first, "words", dict.fromkeys(latents.keys(first), "some"))
     packio.convert(first, out)
     assert not packio.pack(first, out, limit=2, overwrite=True).warnings
     with packio.open(out) as pack:
@@ -569,11 +552,6 @@ def _texts(folder: pathlib.Path, numbers: range) -> pathlib.Path:
     return folder
 
 
-def _values(out: pathlib.Path, name: str) -> dict[str, bytes | None]:
-    with packio.open(out) as pack:
-        return {pack.key(i): pack.read_field(name, i) for i in range(len(pack))}
-
-
 _SHARDS: dict[str, Any] = {"format": "tar", "shard_size": 10**6}
 
 
@@ -586,7 +564,7 @@ def test_a_field_that_was_renamed_is_appended_under_its_new_name(tmp_path: pathl
     report = packio.append(out, source)
     assert (report.known, report.added) == (6, 2)
     wanted = {f"{'ab'[i % 2]}/{i}.png": f"text {i}".encode() for i in range(8)}
-    assert _values(out, "caption") == wanted
+    assert latents.values(out, "caption") == wanted
     with packio.open(out) as pack:
         assert "txt" not in pack.fields
 
@@ -594,12 +572,12 @@ def test_a_field_that_was_renamed_is_appended_under_its_new_name(tmp_path: pathl
 def test_an_added_field_that_was_renamed_is_no_change_of_the_source(tmp_path: pathlib.Path) -> None:
     source, first, out = _texts(tmp_path / "s", range(6)), tmp_path / "p", tmp_path / "q"
     packio.pack(source, first, fields={"txt": ".txt"}, **_SHARDS)
-    packio.add_field(first, "cap", dict.fromkeys(_keys(first), "some"))
+    packio.add_field(first, "cap", dict.fromkeys(latents.keys(first), "some"))
     packio.convert(first, out, fields={"more": "cap"}, **_SHARDS)
     assert packio.append(out, source, compare=True).changed == ()
     report = packio.append(out, source)
     assert (report.known, report.added) == (6, 0)
-    assert set(_values(out, "more").values()) == {b"some"}
+    assert set(latents.values(out, "more").values()) == {b"some"}
 
 
 def test_fields_of_a_split_are_renamed(tmp_path: pathlib.Path) -> None:
@@ -609,15 +587,15 @@ def test_fields_of_a_split_are_renamed(tmp_path: pathlib.Path) -> None:
     packio.convert(first, out, split="train", fields={"caption": "txt"})
     with packio.open(first) as pack:
         train = {pack.key(i) for i in pack.split("train").tolist()}
-    wanted = {key: value for key, value in _values(first, "txt").items() if key in train}
+    wanted = {key: value for key, value in latents.values(first, "txt").items() if key in train}
     assert 0 < len(train) < 9
-    assert _values(out, "caption") == wanted
+    assert latents.values(out, "caption") == wanted
 
 
 def test_two_fields_do_not_get_one_name(tmp_path: pathlib.Path) -> None:
     source, first, out = _texts(tmp_path / "s", range(4)), tmp_path / "p.tar", tmp_path / "q.tar"
     packio.pack(source, first, fields={"txt": ".txt"})
-    packio.add_field(first, "caption", dict.fromkeys(_keys(first), "some"))
+    packio.add_field(first, "caption", dict.fromkeys(latents.keys(first), "some"))
     for split in ({}, {"split": "train"}):
         if split:
             packio.pack(first, tmp_path / "t.tar", split={"train": 1.0})
@@ -627,8 +605,8 @@ def test_two_fields_do_not_get_one_name(tmp_path: pathlib.Path) -> None:
         with pytest.raises(OptionError, match="under two names"):
             packio.convert(first, out, fields={"a": "txt", "b": "txt"}, **split)
     packio.convert(first, out, fields={"caption": "txt", "txt": "caption"})
-    assert _values(out, "caption") == _values(first, "txt")
-    assert _values(out, "txt") == _values(first, "caption")
+    assert latents.values(out, "caption") == latents.values(first, "txt")
+    assert latents.values(out, "txt") == latents.values(first, "caption")
 
 
 def test_a_dropped_mask_does_not_come_back_with_new_samples(tmp_path: pathlib.Path) -> None:
@@ -673,4 +651,4 @@ def test_a_dropped_column_does_not_come_back_with_new_samples(tmp_path: pathlib.
     assert packio.append(out, grow(7), fields=asked, compare=True).changed == ()
     report = packio.append(out, grow(7), fields=asked)
     assert (report.known, report.added) == (6, 1)
-    assert _values(out, "cap")["6.png"] == b"cap 6"
+    assert latents.values(out, "cap")["6.png"] == b"cap 6"

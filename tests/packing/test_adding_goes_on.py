@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import pathlib
 import shutil
 from typing import TYPE_CHECKING, Any
 
 import killing
+import latents
 import long
 import numpy as np
 import pytest
@@ -16,60 +16,11 @@ import torch
 from cli_runs import run
 
 import packio
-from packio import registry
 from packio.errors import BadImagesError, OptionError, OutputExistsError, SourceError
+from packio.packing.fields import parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
-
-
-def _latent(key: str, salt: str = "") -> np.ndarray:
-    """Any array that the key alone tells."""
-    seed = int.from_bytes(hashlib.sha256((salt + key).encode()).digest()[:4], "little")
-    return np.random.default_rng(seed).normal(size=(2, 3)).astype(np.float32)
-
-
-def latent_of(sample: packio.Sample) -> np.ndarray:
-    """A value for workers, which import it by its name."""
-    return _latent(sample.key)
-
-
-def latents_of(samples: Sequence[packio.Sample]) -> np.ndarray:
-    """Values of a batch, for workers."""
-    return np.stack([_latent(sample.key) for sample in samples])
-
-
-def _keys(out: pathlib.Path) -> list[str]:
-    with packio.open(out) as pack:
-        return [pack.key(i) for i in range(len(pack))]
-
-
-def _arrays(out: pathlib.Path, name: str = "latent") -> dict[str, np.ndarray | None]:
-    with packio.open(out) as pack:
-        found = {pack.key(i): pack.read_field(name, i) for i in range(len(pack))}
-    return {key: None if data is None else np.load(io.BytesIO(data)) for key, data in found.items()}
-
-
-def _check(out: pathlib.Path, lacking: Sequence[str] = (), name: str = "latent") -> None:
-    """All samples of a pack have their latents, but for some."""
-    for key, array in _arrays(out, name).items():
-        if key in lacking:
-            assert array is None, key
-        else:
-            assert array is not None, key
-            assert np.array_equal(array, _latent(key)), key
-    assert packio.verify(out).ok
-
-
-def _files(folder: pathlib.Path) -> dict[str, bytes]:
-    """Each file that is no index."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file() and not path.name.endswith(".packio")
-    }
 
 
 @pytest.fixture
@@ -94,53 +45,50 @@ def pack(image_folder: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
 # Samples that came later
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", latents.FORMATS)
 def test_only_appended_samples_get_values(
     name: str, image_folder: pathlib.Path, more: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    out = tmp_path / f"x{registry.load('formats', name).caps.suffixes[0]}"
+    out = tmp_path / f"x{latents.suffix(name)}"
     packio.pack(image_folder, out, shards=2)
-    old = _keys(out)
-    packio.add_field(out, "latent", latent_of)
+    old = latents.keys(out)
+    packio.add_field(out, "latent", latents.latent_of)
     warned = packio.append(out, more).warnings
     assert any("--field latent=FROM --only-new" in line for line in warned)
-    new = [key for key in _keys(out) if key not in old]
+    new = [key for key in latents.keys(out) if key not in old]
     assert len(new) == 7
-    _check(out, new)
-    before, called = _files(out), []
+    latents.check(out, new)
+    before, called = latents.files(out, times=True), []
 
     def value(sample: packio.Sample) -> np.ndarray:
         called.append(sample.key)
-        return latent_of(sample)
+        return latents.latent_of(sample)
 
     report = packio.add_field(out, "latent", value, only_new=True)
     assert called == new
     assert (report.samples, report.missing, report.kept, report.unfilled) == (7, 0, len(old), 0)
-    after = _files(out)
-    assert {n: after[n] for n in before} == before
+    after = latents.files(out, times=True)
+    assert before.items() <= after.items()
     assert len(after) > len(before)
-    _check(out)
+    latents.check(out)
     again = packio.add_field(out, "latent", value, only_new=True)
     assert (again.samples, again.kept, again.digest) == (0, 32, report.digest)
     assert len(called) == 7
     packio.convert(out, tmp_path / "other.zarr")
-    _check(tmp_path / "other.zarr")
+    latents.check(tmp_path / "other.zarr")
     packio.reindex(out)
-    _check(out)
+    latents.check(out)
     packio.drop_field(out, "latent")
     kept = {n: data for n, data in before.items() if "latent" not in n}
-    assert _files(out) == kept
+    assert latents.files(out, times=True) == kept
 
 
 def test_a_folder_of_all_values_gives_those_of_new_samples(
     pack: pathlib.Path, more: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    packio.add_field(pack, "latent", latent_of)
+    packio.add_field(pack, "latent", latents.latent_of)
     packio.append(pack, more)
-    for key in _keys(pack):
-        path = tmp_path / "latents" / f"{key}.npy"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        np.save(path, _latent(key))
+    latents.save(tmp_path / "latents", latents.keys(pack))
     gone = next(path for path in (tmp_path / "latents").rglob("new-*"))
     gone.rename(tmp_path / "gone.npy")
     with pytest.raises(SourceError, match="1 of 7 samples have no value"):
@@ -148,39 +96,39 @@ def test_a_folder_of_all_values_gives_those_of_new_samples(
     (tmp_path / "gone.npy").rename(gone)
     report = packio.add_field(pack, "latent", tmp_path / "latents", only_new=True)
     assert (report.samples, report.unused) == (7, ())
-    _check(pack)
+    latents.check(pack)
 
 
 def test_samples_without_a_value_among_others_stay_so_and_are_counted(
     pack: pathlib.Path, more: pathlib.Path
 ) -> None:
-    lacking = _keys(pack)[3:5]
+    lacking = latents.keys(pack)[3:5]
     packio.add_field(
-        pack, "latent", lambda s: None if s.key in lacking else latent_of(s), missing=True
+        pack, "latent", lambda s: None if s.key in lacking else latents.latent_of(s), missing=True
     )
-    assert packio.add_field(pack, "latent", latent_of, only_new=True).unfilled == 2
+    assert packio.add_field(pack, "latent", latents.latent_of, only_new=True).unfilled == 2
     packio.append(pack, more)
-    report = packio.add_field(pack, "latent", latent_of, only_new=True)
+    report = packio.add_field(pack, "latent", latents.latent_of, only_new=True)
     assert (report.samples, report.kept, report.unfilled) == (7, 23, 2)
-    _check(pack, lacking)
-    packio.add_field(pack, "latent", latent_of, overwrite=True)
-    _check(pack)
+    latents.check(pack, lacking)
+    packio.add_field(pack, "latent", latents.latent_of, overwrite=True)
+    latents.check(pack)
 
 
 def test_a_pack_without_the_field_gets_it_for_all(pack: pathlib.Path) -> None:
-    assert packio.add_field(pack, "latent", latent_of, only_new=True).samples == 25
-    _check(pack)
+    assert packio.add_field(pack, "latent", latents.latent_of, only_new=True).samples == 25
+    latents.check(pack)
 
 
 def test_new_values_are_of_the_kind_of_the_old(pack: pathlib.Path, more: pathlib.Path) -> None:
-    packio.add_field(pack, "latent", latent_of)
+    packio.add_field(pack, "latent", latents.latent_of)
     packio.append(pack, more)
     with pytest.raises(BadImagesError, match="in a field of kind array"):
         packio.add_field(pack, "latent", lambda _: "text", only_new=True)
     with pytest.raises(OptionError, match="of kind array there, not text"):
         packio.add_field(pack, "latent", lambda _: "text", only_new=True, kind="text")
     with pytest.raises(OptionError, match="say one"):
-        packio.add_field(pack, "latent", latent_of, only_new=True, overwrite=True)
+        packio.add_field(pack, "latent", latents.latent_of, only_new=True, overwrite=True)
 
 
 def test_fields_packed_with_their_images_go_on_too(
@@ -189,11 +137,11 @@ def test_fields_packed_with_their_images_go_on_too(
     """The old values lie in the shards themselves."""
     out = tmp_path / "x.tar"
     packio.pack(image_folder, tmp_path / "first.tar", shards=2)
-    packio.add_field(tmp_path / "first.tar", "latent", latent_of)
+    packio.add_field(tmp_path / "first.tar", "latent", latents.latent_of)
     packio.convert(tmp_path / "first.tar", out, shards=2)
     packio.append(out, more)
-    assert packio.add_field(out, "latent", latent_of, only_new=True).samples == 7
-    _check(out)
+    assert packio.add_field(out, "latent", latents.latent_of, only_new=True).samples == 7
+    latents.check(out)
     assert packio.drop_field(out, "latent").remaining > 0
     assert packio.verify(out).ok
 
@@ -207,32 +155,21 @@ def test_a_kill_at_any_step_loses_no_value_of_before(
     fresh = tmp_path / "fresh" / f"x{suffix}"
     fresh.parent.mkdir()
     packio.pack(image_folder, fresh, shards=2, include=["*/*00*"])
-    packio.add_field(fresh, "latent", latent_of)
+    packio.add_field(fresh, "latent", latents.latent_of)
     packio.append(fresh, more)
-    old = [key for key, array in _arrays(fresh).items() if array is not None]
-    kills = 0
-    for step in range(1, 10_000, stride):
-        place = tmp_path / f"step-{step}"
-        shutil.copytree(fresh.parent, place)
-        out = place / fresh.name
+    old = [*latents.arrays(fresh)]
 
-        def run(out: pathlib.Path = out) -> None:
-            packio.add_field(out, "latent", latent_of, only_new=True)
+    def run(place: pathlib.Path) -> None:
+        packio.add_field(place / fresh.name, "latent", latents.latent_of, only_new=True)
 
-        was_killed = killing.killed(run, step)
-        found = _arrays(out)
-        for key in old:
-            array = found[key]
-            assert array is not None
-            assert np.array_equal(array, _latent(key))
-        run()
-        _check(out)
+    def check(place: pathlib.Path, _: bool) -> None:
+        found = latents.arrays(place / fresh.name)
+        assert all(np.array_equal(found[key], latents.latent(key)) for key in old)
+        run(place)
+        latents.check(place / fresh.name)
         assert not list(place.glob("*.packio-add"))
-        shutil.rmtree(place)
-        if not was_killed:
-            break
-        kills += stride
-    assert kills > 10
+
+    assert killing.kill_at_each_step(fresh.parent, run, check, stride) > 10
 
 
 def test_the_command_line_says_what_only_new_did(
@@ -255,10 +192,10 @@ def test_the_command_line_says_what_only_new_did(
 # Batches
 
 BATCHES: dict[str, Callable[[Sequence[packio.Sample]], Any]] = {
-    "array": latents_of,
-    "tensor": lambda samples: torch.from_numpy(latents_of(samples)),
-    "list": lambda samples: [latent_of(sample) for sample in samples],
-    "generator": lambda samples: (latent_of(sample) for sample in samples),
+    "array": latents.latents_of,
+    "tensor": lambda samples: torch.from_numpy(latents.latents_of(samples)),
+    "list": lambda samples: [latents.latent_of(sample) for sample in samples],
+    "generator": lambda samples: (latents.latent_of(sample) for sample in samples),
 }
 
 
@@ -272,30 +209,30 @@ def test_a_function_takes_batches(name: str, pack: pathlib.Path) -> None:
 
     report = packio.add_field(pack, "latent", values, batch_size=8)
     assert sizes == [8, 8, 8, 1]
-    assert report.shapes == {"(2, 3) float32": 25}
-    _check(pack)
+    assert report.shapes == {"(2, 3) float16": 25}
+    latents.check(pack)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", long.after(1, sorted(latents.FORMATS, key="tar".__ne__)))
 def test_batches_and_workers_make_the_files_that_one_sample_at_a_time_makes(
     name: str, image_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(str(pathlib.Path(__file__).parent))
-    module = __import__("test_adding_goes_on")
+    monkeypatch.setattr(parts, "ROWS", 4)
     found = []
     ways: list[tuple[str, Any, dict[str, Any]]] = [
-        ("one", module.latent_of, {}),
-        ("batches", module.latents_of, {"batch_size": 7}),
-        ("workers", module.latents_of, {"batch_size": 3, "workers": 2}),
+        ("one", latents.latent_of, {}),
+        ("batches", latents.latents_of, {"batch_size": 7}),
+        ("workers", latents.latent_of, {"workers": 2}),
+        ("batches of workers", latents.latents_of, {"batch_size": 3, "workers": 2}),
     ]
     for place, function, options in ways:
         (tmp_path / place).mkdir()
-        out = tmp_path / place / f"x{registry.load('formats', name).caps.suffixes[0]}"
+        out = tmp_path / place / f"x{latents.suffix(name)}"
         packio.pack(image_folder, out, shards=2)
         packio.add_field(out, "latent", function, **options)
-        found.append(_files(out.parent))
-    assert found[0] == found[1] == found[2]
+        latents.check(out)
+        found.append(latents.files(out.parent))
+    assert found[1:] == found[:1] * 3
 
 
 @pytest.mark.parametrize(
@@ -307,47 +244,47 @@ def test_a_batch_has_a_value_each(pack: pathlib.Path, returned: Any) -> None:
 
 
 def test_a_bad_sample_costs_only_its_own_value(pack: pathlib.Path) -> None:
-    bad = {_keys(pack)[i]: f"no {i}" for i in (3, 4, 20)}
+    bad = {latents.keys(pack)[i]: f"no {i}" for i in (3, 4, 20)}
 
     def values(samples: Sequence[packio.Sample]) -> Any:
         for sample in samples:
             if sample.key in bad:
                 raise ValueError(bad[sample.key])
-        return latents_of(samples)
+        return latents.latents_of(samples)
 
     report = packio.add_field(pack, "latent", values, batch_size=8, on_error="skip")
     assert [key for key, _ in report.skipped] == [*bad]
     for (_, why), expected in zip(report.skipped, bad.values(), strict=True):
         assert f"ValueError: {expected}" in why
     assert (report.samples, report.missing) == (22, 3)
-    _check(pack, [*bad])
+    latents.check(pack, [*bad])
 
 
 def test_values_of_a_batch_may_be_none_or_bad_each(pack: pathlib.Path) -> None:
-    none, bad = _keys(pack)[1], _keys(pack)[2]
+    none, bad = latents.keys(pack)[1], latents.keys(pack)[2]
 
     def values(samples: Sequence[packio.Sample]) -> list[Any]:
         odd = {none: None, bad: np.array([object()])}
-        return [odd.get(s.key, latent_of(s)) for s in samples]
+        return [odd.get(s.key, latents.latent_of(s)) for s in samples]
 
     report = packio.add_field(
         pack, "latent", values, batch_size=5, on_error="skip", missing=True
     )  # fmt: skip
     assert [key for key, _ in report.skipped] == [bad]
     assert (report.samples, report.missing) == (23, 2)
-    _check(pack, [none, bad])
+    latents.check(pack, [none, bad])
 
 
 def test_a_batch_that_is_too_large_is_told(pack: pathlib.Path) -> None:
     def values(samples: Sequence[packio.Sample]) -> Any:
         if len(samples) > 4:
             raise RuntimeError("out of memory")
-        return latents_of(samples)
+        return latents.latents_of(samples)
 
     with pytest.raises(BadImagesError, match=r"8 samples at once.*out of memory.*smaller batch"):
         packio.add_field(pack, "latent", values, batch_size=8, on_error="skip")
     packio.add_field(pack, "latent", values, batch_size=4)
-    _check(pack)
+    latents.check(pack)
 
 
 def test_files_come_in_no_batches(pack: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -355,21 +292,21 @@ def test_files_come_in_no_batches(pack: pathlib.Path, tmp_path: pathlib.Path) ->
     with pytest.raises(OptionError, match="latents is no function"):
         packio.add_field(pack, "latent", tmp_path / "latents", batch_size=8)
     with pytest.raises(OptionError, match="batch_size"):
-        packio.add_field(pack, "latent", latents_of, batch_size=0)
+        packio.add_field(pack, "latent", latents.latents_of, batch_size=0)
 
 
 # Bad values
 
 
 def test_all_bad_values_are_listed_and_the_good_ones_stay(pack: pathlib.Path) -> None:
-    keys, calls, mended = _keys(pack), list[str](), list[bool]()
+    keys, calls, mended = latents.keys(pack), list[str](), list[bool]()
     bad = [keys[i] for i in (0, 7, 8, 24)]
 
     def value(sample: packio.Sample) -> np.ndarray:
         calls.append(sample.key)
         if sample.key in bad and not mended:
             raise ValueError(f"nothing of {sample.key}")
-        return latent_of(sample)
+        return latents.latent_of(sample)
 
     with pytest.raises(BadImagesError) as raised:
         packio.add_field(pack, "latent", value)
@@ -387,22 +324,23 @@ def test_all_bad_values_are_listed_and_the_good_ones_stay(pack: pathlib.Path) ->
     report = packio.add_field(pack, "latent", value)
     assert (report.samples, report.resumed) == (25, 21)
     assert calls == [*bad, *bad]
-    _check(pack)
+    latents.check(pack)
 
 
 def test_a_run_that_skips_goes_on_from_one_that_did_not(pack: pathlib.Path) -> None:
-    bad, calls = _keys(pack)[5], list[str]()
+    bad, calls = latents.keys(pack)[5], list[str]()
 
     def value(sample: packio.Sample) -> Any:
         calls.append(sample.key)
-        return np.array([object()]) if sample.key == bad else latent_of(sample)
+        return np.array([object()]) if sample.key == bad else latents.latent_of(sample)
 
-    with pytest.raises(BadImagesError):
+    with pytest.raises(BadImagesError, match="expected numbers"):
         packio.add_field(pack, "latent", value)
     report = packio.add_field(pack, "latent", value, on_error="skip")
+    assert [key for key, _ in report.skipped] == [bad]
     assert calls[25:] == [bad]
     assert (report.samples, report.missing, report.resumed) == (24, 1, 24)
-    _check(pack, [bad])
+    latents.check(pack, [bad])
 
 
 def test_a_run_stops_after_too_many_bad_values(pack: pathlib.Path) -> None:
@@ -421,17 +359,14 @@ def test_a_run_stops_after_too_many_bad_values(pack: pathlib.Path) -> None:
         packio.add_field(pack, "latent", value, on_error="skip")
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", latents.FORMATS)
 def test_the_command_lists_bad_files_and_ends_with_65_or_leaves_them_out(
     name: str, image_folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    out = tmp_path / f"x{registry.load('formats', name).caps.suffixes[0]}"
+    out = tmp_path / f"x{latents.suffix(name)}"
     packio.pack(image_folder, out, shards=2)
-    for key in _keys(out):
-        path = tmp_path / "latents" / f"{key}.npy"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        np.save(path, _latent(key))
-    bad = [_keys(out)[i] for i in (2, 11, 12)]
+    latents.save(tmp_path / "latents", latents.keys(out))
+    bad = [latents.keys(out)[i] for i in (2, 11, 12)]
     for key in bad:
         (tmp_path / "latents" / f"{key}.npy").write_bytes(b"\x93NUMPY cut")
     words = ("add", out, "--field", f"latent={tmp_path / 'latents'}")
@@ -443,7 +378,7 @@ def test_the_command_lists_bad_files_and_ends_with_65_or_leaves_them_out(
     assert done.returncode == 0
     assert "3 bad values are left out" in done.stdout
     assert all(f"{key}: " in done.stdout for key in bad)
-    _check(out, bad)
+    latents.check(out, bad)
 
 
 # What was cut short
@@ -457,7 +392,7 @@ def _cut_short(pack: pathlib.Path) -> Callable[[packio.Sample], np.ndarray]:
         limit[0] -= 1
         if limit[0] < 0:
             raise KeyboardInterrupt
-        return latent_of(sample)
+        return latents.latent_of(sample)
 
     with pytest.raises(KeyboardInterrupt):
         packio.add_field(pack, "latent", encode)
@@ -470,11 +405,11 @@ def test_another_command_does_not_discard_what_a_function_made(
 ) -> None:
     packio.add_field(pack, "other", lambda sample: sample.key)
     encode = _cut_short(pack)
-    texts = dict.fromkeys(_keys(pack), "words")
+    texts = dict.fromkeys(latents.keys(pack), "words")
     told = r"packio add of 'latent' from .*encode was cut short, with 10 values made"
     for refused in (
         lambda: packio.add_field(pack, "caption", texts),
-        lambda: packio.add_field(pack, "latent", latent_of),
+        lambda: packio.add_field(pack, "latent", latents.latent_of),
         lambda: packio.add_field(pack, "latent", encode, kind="bytes"),
         lambda: packio.append(pack, more),
         lambda: packio.drop_field(pack, "other"),
@@ -484,29 +419,28 @@ def test_another_command_does_not_discard_what_a_function_made(
     (tmp_path / "c.csv").write_text("key,caption\n")
     assert run("append", pack, more).returncode == 73
     assert packio.add_field(pack, "latent", encode).resumed == 10
-    _check(pack)
+    latents.check(pack)
     assert packio.append(pack, more).added == 7
 
 
 def test_what_a_function_made_is_discarded_if_that_is_said(pack: pathlib.Path) -> None:
-    _cut_short(pack)
-    report = packio.add_field(pack, "caption", dict.fromkeys(_keys(pack), "words"), resume=False)
-    assert (report.samples, report.resumed) == (25, 0)
+    for name in ("caption", "latent"):
+        encode = _cut_short(pack)
+        report = packio.add_field(pack, name, encode, resume=False)
+        assert (report.samples, report.resumed) == (25, 0)
+        packio.drop_field(pack, name)
 
 
 def test_files_that_were_mended_are_read_anew(pack: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    for key in _keys(pack):
-        path = tmp_path / "latents" / f"{key}.npy"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        np.save(path, _latent(key))
+    path = latents.save(tmp_path / "latents", latents.keys(pack))
     path.write_bytes(b"cut")
     with pytest.raises(BadImagesError):
         packio.add_field(pack, "latent", tmp_path / "latents")
     with pytest.raises(OutputExistsError, match=r"from .*latents was cut short, with 24 values"):
-        packio.add_field(pack, "caption", dict.fromkeys(_keys(pack), "words"))
-    np.save(path, _latent(key))
+        packio.add_field(pack, "caption", dict.fromkeys(latents.keys(pack), "words"))
+    latents.save(tmp_path / "latents", latents.keys(pack)[-1:])
     packio.add_field(pack, "latent", tmp_path / "latents")
-    _check(pack)
+    latents.check(pack)
 
 
 def test_nothing_new_leaves_what_was_cut_short(pack: pathlib.Path) -> None:

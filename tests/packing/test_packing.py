@@ -11,20 +11,17 @@ import os
 import pathlib
 import random
 import shutil
-import signal
 import tarfile
 import tempfile
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import lmdb
-import long
 import made
 import numpy as np
 import PIL
 import pytest
-from made import image_tree, png
+from made import files_below, image_tree, png
 from PIL import Image, features
 
 import packio
@@ -33,8 +30,6 @@ from packio.errors import (
     BadImagesError,
     CannotCreateError,
     IntegrityError,
-    LockedError,
-    NotAPackError,
     OptionError,
     OutputError,
     OutputExistsError,
@@ -51,11 +46,6 @@ if TYPE_CHECKING:
     from packio.system.progress import Progress
 
 BOMB_SIDE = 50_000  # pixels; 2.5 * 10^9 in all
-
-
-def files_below(folder: pathlib.Path) -> dict[str, bytes]:
-    """Path and bytes of all files below a folder."""
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 @pytest.fixture(scope="module")
@@ -170,14 +160,19 @@ def test_bad_images_are_all_listed_and_nothing_is_packed(
     assert sorted(os.listdir(tmp_path)) == ["source", "x.lmdb.skipped.jsonl"]
 
 
-def test_many_bad_images_are_counted_in_a_short_message(tmp_path: pathlib.Path) -> None:
+def test_many_bad_images_are_counted_in_a_short_message_and_make_no_pack(
+    tmp_path: pathlib.Path,
+) -> None:
     (tmp_path / "s/a").mkdir(parents=True)
     for i in range(100):
         (tmp_path / f"s/a/{i}.jpg").touch()
     with pytest.raises(BadImagesError, match="and 90 more") as caught:
         packio.pack(tmp_path / "s", tmp_path / "x.lmdb")
     assert len(str(caught.value).splitlines()) == 12
+    with pytest.raises(SourceError, match="none of 100 images can be packed"):
+        packio.pack(tmp_path / "s", tmp_path / "x.lmdb", on_error="skip")
     assert len((tmp_path / "x.lmdb.skipped.jsonl").read_text().splitlines()) == 100
+    assert sorted(os.listdir(tmp_path)) == ["s", "x.lmdb.skipped.jsonl"]
 
 
 def test_bad_images_are_left_out_and_listed_when_skipping(
@@ -194,14 +189,6 @@ def test_bad_images_are_left_out_and_listed_when_skipping(
     assert (again.up_to_date, again.skipped_file) == (True, report.skipped_file)
     with pytest.raises(OutputExistsError):
         packio.pack(bad, tmp_path / "x.lmdb")
-
-
-def test_a_source_of_bad_images_only_makes_no_pack(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "s/a").mkdir(parents=True)
-    (tmp_path / "s/a/1.jpg").touch()
-    with pytest.raises(SourceError, match="none of 1 images can be packed"):
-        packio.pack(tmp_path / "s", tmp_path / "x.lmdb", on_error="skip")
-    assert sorted(os.listdir(tmp_path)) == ["s", "x.lmdb.skipped.jsonl"]
 
 
 def test_the_list_of_skipped_images_goes_when_they_are_mended(
@@ -571,19 +558,6 @@ def test_a_callback_that_fails_leaves_nothing(
     assert os.listdir(tmp_path) == []
 
 
-def test_while_one_packs_another_is_refused_at_once(
-    image_folder: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    out = tmp_path / "x.lmdb"
-    with workshop.open_workshop(out):
-        with pytest.raises(LockedError):
-            packio.pack(image_folder, out)
-        with pytest.raises(UnfinishedPackError):
-            packio.open(out)
-    packio.pack(image_folder, out)
-    assert os.listdir(tmp_path) == ["x.lmdb"]
-
-
 def _let_others_in(folder: pathlib.Path) -> None:
     temporary = pathlib.Path(tempfile.gettempdir())
     for path in (folder, *folder.parents):
@@ -643,98 +617,22 @@ def _in_child(source: pathlib.Path, out: pathlib.Path, user: int = 0, **options:
     return child
 
 
-def _killed_at_random(
-    source: pathlib.Path, out: pathlib.Path, longest: float, draw: random.Random, **options: Any
-) -> bool:
-    """Pack in a child that is killed at a random moment; tell whether it was in time."""
-    child = _in_child(source, out, **options)
-    time.sleep(draw.uniform(0, longest))
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(child, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-
-
-def _seconds(source: pathlib.Path, out: pathlib.Path, **options: Any) -> float:
-    began = time.monotonic()
-    os.waitpid(_in_child(source, out, **options), 0)
-    return time.monotonic() - began
-
-
-@pytest.mark.parametrize("kills", long.after(1, (8, 25)))
-def test_killed_at_any_moment_a_rerun_completes(
-    small: pathlib.Path, tmp_path: pathlib.Path, kills: int
-) -> None:
-    expected = packio.pack(small, tmp_path / "expected.lmdb").digest
-    draw = random.Random(time.time_ns())
-    longest = _seconds(small, tmp_path / "timed.lmdb") * 1.1
-    killed = 0
-    for attempt in range(200):
-        out = tmp_path / "out" / f"{attempt}.lmdb"
-        out.parent.mkdir()
-        was_killed = _killed_at_random(small, out, longest, draw)
-        killed += was_killed
-        longest *= 1 if was_killed else 0.9  # it took longer when it was timed
-        if os.path.lexists(f"{out}.packio-tmp"):
-            with pytest.raises(UnfinishedPackError):
-                packio.open(out)
-        elif out.exists():
-            assert packio.open(out).digest == expected
-        else:
-            with pytest.raises(NotAPackError):
-                packio.open(out)
-        assert packio.pack(small, out).digest == expected
-        assert os.listdir(out.parent) == [out.name]
-        shutil.rmtree(out.parent)
-        if killed == kills:
-            break
-    assert killed == kills
-
-
-@pytest.mark.parametrize("kills", long.after(1, (8, 25)))
-def test_killed_while_overwriting_the_old_or_the_new_is_there_after_a_rerun(
-    small: pathlib.Path, tmp_path: pathlib.Path, kills: int
-) -> None:
-    other = shutil.copytree(small, tmp_path / "other")
-    (other / packio_keys(other)[3]).unlink()
-    out = tmp_path / "out" / "x.lmdb"
-    out.parent.mkdir()
-    old = packio.pack(other, out).digest
-    new = packio.pack(small, tmp_path / "expected.lmdb").digest
-    draw = random.Random(time.time_ns())
-    longest = _seconds(small, tmp_path / "timed.lmdb") * 1.1
-    for _ in range(kills):
-        _killed_at_random(small, out, longest, draw, overwrite=True)
-        workshop.tidy(out, keep=False)  # as giving up does
-        assert packio.open(out).digest in (old, new)
-        assert os.listdir(out.parent) == [out.name]
-        packio.pack(other, out, overwrite=True)
-
-
-def test_killed_between_the_two_renames_the_old_pack_is_put_back(
-    small: pathlib.Path, tmp_path: pathlib.Path
+@pytest.mark.parametrize("when", ["between", "after"])
+def test_a_run_killed_at_the_renames_leaves_the_old_pack_or_the_new(
+    when: str, small: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     out = tmp_path / "x.lmdb"
     digest = packio.pack(small, out).digest
     shop = tmp_path / "x.lmdb.packio-tmp"
     shop.mkdir()
     (shop / workshop.MARKER).touch()
-    out.rename(shop / workshop.REPLACED)
-    (shop / workshop.BUILT).mkdir()
-    with pytest.raises(UnfinishedPackError):
-        packio.open(out)
-    report = packio.pack(small, out)
-    assert (report.up_to_date, report.digest) == (True, digest)
-    assert os.listdir(tmp_path) == ["x.lmdb"]
-
-
-def test_killed_after_the_renames_the_new_pack_is_kept(
-    small: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    out = tmp_path / "x.lmdb"
-    digest = packio.pack(small, out).digest
-    shop = tmp_path / "x.lmdb.packio-tmp"
-    shutil.copytree(out, shop / workshop.REPLACED)
-    (shop / workshop.MARKER).touch()
+    if when == "after":
+        shutil.copytree(out, shop / workshop.REPLACED)
+    else:
+        out.rename(shop / workshop.REPLACED)
+        (shop / workshop.BUILT).mkdir()
+        with pytest.raises(UnfinishedPackError):
+            packio.open(out)
     report = packio.pack(small, out)
     assert (report.up_to_date, report.digest) == (True, digest)
     assert os.listdir(tmp_path) == ["x.lmdb"]
@@ -808,18 +706,14 @@ def test_what_others_wrote_is_packed_as_it_is(tmp_path: pathlib.Path) -> None:
     assert [s.data for s in pack] == [png(i + 1) for i in range(3)]
 
 
-def test_a_dry_run_knows_the_size_of_images_that_stay_as_they_are(tmp_path: pathlib.Path) -> None:
+def test_a_dry_run_knows_the_size_of_images_that_stay_and_says_that_it_looked_at_a_part(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = made.image_tree(tmp_path / "s", 70, 2, most=9, seed=1)
     held = sum(path.stat().st_size for path in source.rglob("*.png"))
     kept, *others = dry_run(source, tmp_path / "x.tar").advice  # 64 of 70 are looked at
     assert kept.bytes == held
     assert all(other.bytes != held for other in others)
-
-
-def test_a_dry_run_says_that_it_looked_at_a_part(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source = made.image_tree(tmp_path / "s", 70, 2, most=9, seed=1)
     for path in source.rglob("*.png"):
         path.write_bytes(b"no image")
     show_dry_run(dry_run(source, tmp_path / "x.tar"), as_json=False)

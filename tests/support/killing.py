@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import pathlib
     from collections.abc import Callable
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
@@ -46,3 +48,25 @@ def _kill_before(at: int) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(count_one)
+
+
+def kill_at_each_step(
+    fresh: pathlib.Path,
+    run: Callable[[pathlib.Path], object],
+    check: Callable[[pathlib.Path, bool], object],
+    stride: int = 1,
+) -> int:
+    """Kill an action at each change that it makes to a copy of a folder, and check what is left.
+
+    Returns:
+        How many changes the action makes, to the next multiple of the stride.
+    """
+    for step in range(1, 10_000, stride):
+        place = fresh.with_name(f"step-{step}")
+        shutil.copytree(fresh, place)
+        was_killed = killed(lambda: run(place), step)  # noqa: B023 (called at once)
+        check(place, was_killed)
+        shutil.rmtree(place)
+        if not was_killed:
+            return step - 1
+    raise AssertionError

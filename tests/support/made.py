@@ -102,6 +102,11 @@ def image_tree(
     return root
 
 
+def files_below(folder: pathlib.Path) -> dict[str, bytes]:
+    """Path and bytes of all files below a folder."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
 class Found(NamedTuple):
     """A record of a scan, laid out flat, with plain values that tests compare."""
 

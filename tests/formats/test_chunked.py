@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import chunked
-import made
 import numpy as np
 import pytest
 from chunked import KINDS, SIZES, Kind
@@ -114,25 +113,6 @@ def test_a_sample_larger_than_a_block_makes_all_blocks_larger(tmp_path: Path, ki
 
 
 @_KINDS
-@pytest.mark.parametrize("step", [1, 5, 1000])
-def test_the_bytes_do_not_depend_on_how_records_are_handed_over(
-    tmp_path: Path, kind: Kind, step: int
-) -> None:
-    records = chunked.full(SIZES * 5)
-    kind.write(tmp_path / "a", records)
-    kind.write(tmp_path / "b", records, step=step)
-    assert chunked.digests(tmp_path / "a") == chunked.digests(tmp_path / "b")
-
-
-@_KINDS
-def test_the_files_are_those_it_tells_of(tmp_path: Path, kind: Kind) -> None:
-    written = kind.write(tmp_path / kind.name, chunked.full(SIZES))
-    found = chunked.digests(tmp_path / kind.name)
-    assert sorted(found) == sorted(written.files + written.sidecars)
-    assert os.listdir(tmp_path) == [kind.name]
-
-
-@_KINDS
 @pytest.mark.parametrize("sizes", [[], [0], [0, 0, 0]])
 def test_nothing_is_written_as_nothing(tmp_path: Path, kind: Kind, sizes: list[int]) -> None:
     path = tmp_path / kind.name
@@ -140,26 +120,6 @@ def test_nothing_is_written_as_nothing(tmp_path: Path, kind: Kind, sizes: list[i
     assert [chunked.read(path, e) for e in kind.scan(path)] == [b"" for _ in sizes]
     for name in kind.peers.keys() - ({"z5py"} if kind.header == "zarr" else set()):
         assert kind.peers[name](path, "offsets").tolist() == [0] * (len(sizes) + 1)
-
-
-@_KINDS
-def test_abort_may_come_at_any_time(tmp_path: Path, kind: Kind) -> None:
-    writer = made.writer(kind.form, tmp_path / kind.name, 3)
-    writer.add(chunked.records([1]))
-    writer.abort()
-    writer.abort()
-    with pytest.raises(errors.OutputError, match="closed already"):
-        writer.add(chunked.records([1]))
-    with pytest.raises(errors.OutputError, match="closed already"):
-        writer.close()
-    assert os.listdir(tmp_path) == [kind.name]
-
-
-@_KINDS
-def test_an_existing_directory_is_not_written_into(tmp_path: Path, kind: Kind) -> None:
-    (tmp_path / kind.name).mkdir()
-    with pytest.raises(errors.CannotCreateError, match=kind.name):
-        made.writer(kind.form, tmp_path / kind.name, 1)
 
 
 @_KINDS

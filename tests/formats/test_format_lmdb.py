@@ -123,32 +123,6 @@ def test_lmdb_reads_what_was_written(tmp_path: Path) -> None:
     assert _cursor(tmp_path / "out.lmdb") == expected
 
 
-def test_a_writer_tells_where_each_record_lies(tmp_path: Path) -> None:
-    records = _records(_SIZES)
-    written = _write(tmp_path / "out.lmdb", records)
-    assert written.files == ("data.mdb",)
-    assert written.sidecars == ("labels.tsv",)
-    assert written.info == {"keys": 8, "version": 1}
-    assert written.places["image"].file.tolist() == [0] * len(records)
-    whole = (tmp_path / "out.lmdb/data.mdb").read_bytes()
-    ranges = zip(
-        written.places["image"].offset.tolist(),
-        written.places["image"].length.tolist(),
-        strict=True,
-    )
-    assert [whole[o : o + n] for o, n in ranges] == [r.data for r in records]
-
-
-def test_only_data_and_labels_are_left(tmp_path: Path) -> None:
-    _write(tmp_path / "out.lmdb", _records([5, 5000]))
-    assert sorted(os.listdir(tmp_path / "out.lmdb")) == ["data.mdb", "labels.tsv"]
-
-
-def test_no_records_make_an_empty_database(tmp_path: Path) -> None:
-    assert len(_write(tmp_path / "out.lmdb", []).places["image"].offset) == 0
-    assert _cursor(tmp_path / "out.lmdb") == _scanned(tmp_path / "out.lmdb") == []
-
-
 def test_labels_have_a_line_a_record_with_odd_keys_escaped(tmp_path: Path) -> None:
     keys = [b"a/b c.jpg", b"t\ta\\b", b"n\nr\r", b"\xff\xfe", "é".encode()]
     records = [made.record(b"x", i, key) for i, key in enumerate(keys)]
@@ -178,16 +152,6 @@ def test_a_map_that_grows_loses_nothing(tmp_path: Path) -> None:
     assert _cursor(tmp_path / "out.lmdb") == expected
 
 
-@pytest.mark.parametrize("step", [1, 17, 100_000])
-def test_the_bytes_do_not_depend_on_how_records_are_handed_over(tmp_path: Path, step: int) -> None:
-    records = _records([30_000] * 700 + [10] * 6000)
-    _write(tmp_path / "a.lmdb", records, step=64)
-    _write(tmp_path / "b.lmdb", records, step=step)
-    for name in ("data.mdb", "labels.tsv"):
-        a, b = ((tmp_path / folder / name).read_bytes() for folder in ("a.lmdb", "b.lmdb"))
-        assert a == b
-
-
 _WRITES = """
 import random, sys
 from pathlib import Path
@@ -215,25 +179,6 @@ def test_two_processes_write_the_same_bytes(tmp_path: Path) -> None:
     assert maps[0][1] > 15 + 100_000 * 4160 // 2**20
     for name in ("few/data.mdb", "few/labels.tsv", "many/data.mdb", "many/labels.tsv"):
         assert (tmp_path / "0" / name).read_bytes() == (tmp_path / "1" / name).read_bytes()
-
-
-def test_abort_may_come_at_any_time(tmp_path: Path) -> None:
-    writer = made.writer(FORMAT, tmp_path / "out.lmdb", count=3, size=3)
-    writer.add(_records([1]))
-    writer.abort()
-    writer.abort()
-    with pytest.raises(errors.OutputError, match="closed already"):
-        writer.add(_records([1]))
-    with pytest.raises(errors.OutputError, match="closed already"):
-        writer.close()
-    shutil.rmtree(tmp_path / "out.lmdb")
-    _write(tmp_path / "out.lmdb", _records([1]))
-
-
-def test_an_existing_directory_is_not_written_into(tmp_path: Path) -> None:
-    (tmp_path / "out.lmdb").mkdir()
-    with pytest.raises(errors.CannotCreateError, match=r"out\.lmdb"):
-        made.writer(FORMAT, tmp_path / "out.lmdb", count=1, size=1)
 
 
 class _Lying(LmdbWriter):

@@ -124,35 +124,6 @@ def test_another_parser_reads_what_was_written(tmp_path: Path) -> None:
     assert (tmp_path / "out.idx").read_text() == index
 
 
-def test_a_writer_tells_where_each_record_lies(tmp_path: Path) -> None:
-    records = _stuffed(200)
-    written = _write(tmp_path / "out.rec", records)
-    assert written.files == ("out.rec",)
-    assert written.sidecars == ("out.idx", "out.lst")
-    assert written.places["image"].split is not None
-    assert {True, False} == set(written.places["image"].split.tolist())
-    ranges = zip(
-        written.places["image"].offset.tolist(),
-        written.places["image"].length.tolist(),
-        written.places["image"].split,
-        strict=True,
-    )
-    whole = (tmp_path / "out.rec").read_bytes()
-    found = [FORMAT.unsplit(whole[o : o + n]) if s else whole[o : o + n] for o, n, s in ranges]
-    assert found == [r.data for r in records]
-
-
-def test_a_scan_finds_what_the_writer_told(tmp_path: Path) -> None:
-    records = _stuffed(200)
-    written = _write(tmp_path / "out.rec", records)
-    entries = list(made.scanned(FORMAT, tmp_path / "out.rec"))
-    assert written.places["image"].split is not None
-    assert [e.key for e in entries] == [b"%d" % i for i in range(200)]
-    assert [e.offset for e in entries] == written.places["image"].offset.tolist()
-    assert [e.length for e in entries] == written.places["image"].length.tolist()
-    assert [e.split for e in entries] == written.places["image"].split.tolist()
-
-
 _FLOATS = [0.1, -1e30, float(np.frombuffer(_MAGIC, "<f4")[0])]
 
 
@@ -198,11 +169,6 @@ def test_the_list_has_a_line_a_record_with_odd_keys_escaped(tmp_path: Path) -> N
     )
 
 
-def test_no_records_make_an_empty_file(tmp_path: Path) -> None:
-    assert len(_write(tmp_path / "out.rec", []).places["image"].offset) == 0
-    assert _scanned(tmp_path / "out.rec") == []
-
-
 def test_masks_are_in_a_file_of_their_own(tmp_path: Path) -> None:
     records = [_record(i, b"image %d" % i, mask=b"mask %d" % i) for i in range(20)]
     written = _write(tmp_path / "out.rec", records)
@@ -217,52 +183,6 @@ def test_masks_are_in_a_file_of_their_own(tmp_path: Path) -> None:
     assert [e.mask for e in entries] == [("out.mask.rec", *pair) for pair in ranges]
     masks = [image for _, _, _, image in _parse((tmp_path / "out.mask.rec").read_bytes())]
     assert masks == [r.mask_data for r in records]
-
-
-def test_a_mask_is_split_as_an_image_is(tmp_path: Path) -> None:
-    mask = b"1234" + _MAGIC + b"5"
-    written = _write(tmp_path / "out.rec", [_record(1, b"image", mask=mask)])
-    ranges = written.places["mask"]
-    assert ranges.split is not None
-    whole = (tmp_path / "out.mask.rec").read_bytes()
-    raw = whole[ranges.offset[0] : ranges.offset[0] + ranges.length[0]]
-    assert FORMAT.unsplit(raw) == mask
-
-
-def test_some_records_only_may_have_masks(tmp_path: Path) -> None:
-    records = [_record(1, b"image"), _record(1, b"image", mask=b"mask"), _record(1, b"image")]
-    assert _write(tmp_path / "out.rec", records).places["mask"].offset.tolist()[::2] == [-1, -1]
-    found = made.scanned(FORMAT, tmp_path / "out.rec")
-    assert [e.mask is None for e in found] == [True, False, True]
-
-
-@pytest.mark.parametrize("step", [1, 17, 100_000])
-def test_the_bytes_do_not_depend_on_how_records_are_handed_over(tmp_path: Path, step: int) -> None:
-    records = _stuffed(300) + [_record(1, bytes(30_000))] * 100
-    for folder, size in (("a", 64), ("b", step)):
-        (tmp_path / folder).mkdir()
-        _write(tmp_path / folder / "out.rec", records, size)
-    for name in ("out.rec", "out.idx", "out.lst"):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-
-
-def test_abort_may_come_at_any_time(tmp_path: Path) -> None:
-    writer = made.writer(FORMAT, tmp_path / "out.rec", count=3, size=3)
-    writer.add([_record(1, b"x", mask=b"y")])
-    writer.abort()
-    writer.abort()
-    with pytest.raises(errors.OutputError, match="closed already"):
-        writer.add([_record(1, b"x")])
-    with pytest.raises(errors.OutputError, match="closed already"):
-        writer.close()
-
-
-@pytest.mark.parametrize("name", ["out.rec", "out.idx", "out.lst"])
-def test_existing_files_are_not_written_over(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(b"precious")
-    with pytest.raises(errors.CannotCreateError, match=name.replace(".", r"\.")):
-        made.writer(FORMAT, tmp_path / "out.rec", count=1, size=1)
-    assert (tmp_path / name).read_bytes() == b"precious"
 
 
 # Scanning what others write

@@ -147,23 +147,6 @@ def test_gnu_tar_finds_members_where_the_index_says(tmp_path: Path) -> None:
     assert {tuple(line[::4]) for line in fields} == {("cls", "jpg", "json", "mask.png")}
 
 
-def test_a_writer_tells_where_each_record_lies(tmp_path: Path) -> None:
-    records = _records(_SIZES, mask=b"mask", mask_encoding="png")
-    written = _write(tmp_path / "out.tar", records)
-    assert written.files == ("out.tar",)
-    assert written.sidecars == ("out.tar.idx",)
-    assert written.info == {"keys": 8}
-    assert written.places["mask"] is not None
-    entries = list(made.scanned(FORMAT, tmp_path / "out.tar"))
-    assert [e.offset for e in entries] == written.places["image"].offset.tolist()
-    assert [e.length for e in entries] == written.places["image"].length.tolist()
-    masks = zip(
-        written.places["mask"].offset.tolist(), written.places["mask"].length.tolist(), strict=True
-    )
-    assert [e.mask for e in entries] == [("out.tar", *pair) for pair in masks]
-    assert [d for _, d in _scanned(tmp_path / "out.tar")] == [r.data for r in records]
-
-
 @pytest.mark.parametrize(("encoding", "suffix"), [*zip(_ENCODINGS, _SUFFIXES, strict=True)])
 def test_suffixes_tell_the_encoding(tmp_path: Path, encoding: str, suffix: str) -> None:
     record = made.record(b"image", 3, b"k", encoding, mask=b"mask", mask_encoding=encoding)
@@ -199,46 +182,11 @@ def test_no_label_is_no_label(tmp_path: Path) -> None:
     assert list(_members(tmp_path / "out.tar")) == ["00000000.img", "00000000.json"]
 
 
-@pytest.mark.parametrize("meta", [b"{}", b'{"b": 1e400, "a":{"meta":[1,{"x":"}"}]} }', b' {"x":1}'])
-def test_meta_and_boxes_come_back(tmp_path: Path, meta: bytes) -> None:
-    boxes = np.array([[0.1, 2, 3, 4.5], [1, 2, 3, 4]], np.float32)
-    record = made.record(b"image", 1, b',"meta":{}', meta=meta, boxes=boxes)
-    entry = _one(tmp_path / "out.tar", record.replaced(box_labels=np.array([-1, 2**62])))
-    assert entry.key == b',"meta":{}'
-    assert entry.meta is not None
-    assert entry.meta.strip() == meta.strip()
-    assert entry.boxes == tuple(map(tuple, boxes.tolist()))
-    assert entry.box_labels == (-1, 2**62)
-
-
-def test_no_boxes_in_a_sample_are_not_boxes_missing(tmp_path: Path) -> None:
-    none, labels = np.zeros((0, 4), np.float32), np.zeros(0, np.int64)
-    entry = _one(tmp_path / "out.tar", made.record(b"i", 1, b"k", boxes=none, box_labels=labels))
-    assert (entry.boxes, entry.box_labels) == ((), ())
-
-
-def test_no_records_make_an_empty_archive(tmp_path: Path) -> None:
-    assert len(_write(tmp_path / "out.tar", []).places["image"].offset) == 0
-    assert _members(tmp_path / "out.tar") == {}
-    assert _scanned(tmp_path / "out.tar") == []
-    assert (tmp_path / "out.tar.idx").read_bytes() == b"v1.2 0\n"
-
-
 def test_names_are_as_wide_as_the_count_needs(tmp_path: Path) -> None:
     writer = made.writer(FORMAT, tmp_path / "out.tar", count=100_000_001, size=0)
     writer.add(_records([3]))
     assert writer.close().info["keys"] == 9
     assert min(_members(tmp_path / "out.tar")) == "000000000.cls"
-
-
-@pytest.mark.parametrize("step", [1, 17, 100_000])
-def test_the_bytes_do_not_depend_on_how_records_are_handed_over(tmp_path: Path, step: int) -> None:
-    records = _records([30_000] * 200 + [10] * 500 + [3_000_000])
-    _write(tmp_path / "a.tar", records, step=64)
-    _write(tmp_path / "b.tar", records, step=step)
-    for suffix in ("", ".idx"):
-        a, b = ((tmp_path / f"{name}.tar{suffix}").read_bytes() for name in "ab")
-        assert a == b
 
 
 def test_a_member_of_8_gib_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,30 +195,6 @@ def test_a_member_of_8_gib_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(errors.OutputError, match=r"b'class/0\.jpg' has 1000 bytes"):
         writer.add(_records([1000]))
     writer.abort()
-
-
-def test_some_records_only_may_have_masks(tmp_path: Path) -> None:
-    written = _write(tmp_path / "out.tar", [*_records([1]), *_records([1], mask=b"mask")])
-    assert written.places["mask"].offset[0] == -1
-    assert [e.mask is None for e in made.scanned(FORMAT, tmp_path / "out.tar")] == [True, False]
-
-
-def test_abort_may_come_at_any_time(tmp_path: Path) -> None:
-    writer = made.writer(FORMAT, tmp_path / "out.tar", count=3, size=3)
-    writer.add(_records([1]))
-    writer.abort()
-    writer.abort()
-    with pytest.raises(errors.OutputError, match="closed already"):
-        writer.add(_records([1]))
-    with pytest.raises(errors.OutputError, match="closed already"):
-        writer.close()
-
-
-def test_an_existing_file_is_not_written_over(tmp_path: Path) -> None:
-    (tmp_path / "out.tar").write_bytes(b"precious")
-    with pytest.raises(errors.CannotCreateError, match=r"out\.tar"):
-        made.writer(FORMAT, tmp_path / "out.tar", count=1, size=1)
-    assert (tmp_path / "out.tar").read_bytes() == b"precious"
 
 
 @pytest.mark.parametrize("damage", ["a bit", "cut off", "longer"])

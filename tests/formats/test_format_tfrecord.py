@@ -231,21 +231,6 @@ def test_the_bytes_are_those_of_protobuf(tmp_path: Path, example_class: Any, mak
         assert parsed.SerializeToString(deterministic=True) == payload
 
 
-def test_a_writer_tells_where_images_and_masks_lie(tmp_path: Path) -> None:
-    records = _full_records()
-    written = _write(tmp_path / "out.tfrecord", records)
-    assert written.files == ("out.tfrecord",)
-    assert written.sidecars == ("out.tfrecord.idx",)
-    assert written.places["mask"] is not None
-    whole = (tmp_path / "out.tfrecord").read_bytes()
-    for i, record in enumerate(records):
-        for name, value in (("image", record.data), ("mask", record.mask_data)):
-            ranges = written.places[name]
-            assert ranges.file[i] == 0
-            assert whole[ranges.offset[i] :][: ranges.length[i]] == value
-    assert _write(tmp_path / "plain.tfrecord", _records()).places.keys() == {"image"}
-
-
 def test_the_package_tfrecord_reads_what_was_written(tmp_path: Path) -> None:
     tfrecord = pytest.importorskip("tfrecord")
     records = _records()
@@ -265,42 +250,6 @@ def test_the_index_is_that_of_tfrecord2idx(tmp_path: Path) -> None:
     tools.create_index(str(tmp_path / "out.tfrecord"), str(tmp_path / "theirs"))
     theirs = (tmp_path / "theirs").read_bytes()
     assert (tmp_path / "out.tfrecord.idx").read_bytes() == theirs
-
-
-def test_no_records_make_an_empty_file(tmp_path: Path) -> None:
-    assert len(_write(tmp_path / "out.tfrecord", []).places["image"].offset) == 0
-    assert (tmp_path / "out.tfrecord").read_bytes() == b""
-    assert (tmp_path / "out.tfrecord.idx").read_bytes() == b""
-    assert list(made.scanned(FORMAT, tmp_path / "out.tfrecord")) == []
-
-
-@pytest.mark.parametrize("step", [1, 7, 1000])
-def test_the_bytes_do_not_depend_on_how_records_are_handed_over(tmp_path: Path, step: int) -> None:
-    records = [*_full_records(), *_full_records(200)]
-    _write(tmp_path / "a.tfrecord", records)
-    _write(tmp_path / "b.tfrecord", records, step=step)
-    for suffix in ("", ".idx"):
-        a, b = (tmp_path / f"{name}.tfrecord{suffix}" for name in "ab")
-        assert a.read_bytes() == b.read_bytes()
-
-
-def test_abort_may_come_at_any_time(tmp_path: Path) -> None:
-    writer = made.writer(FORMAT, tmp_path / "out.tfrecord", count=3, size=3)
-    writer.add(_records(1))
-    writer.abort()
-    writer.abort()
-    with pytest.raises(errors.OutputError, match="closed already"):
-        writer.add(_records(1))
-    with pytest.raises(errors.OutputError, match="closed already"):
-        writer.close()
-
-
-@pytest.mark.parametrize("name", ["out.tfrecord", "out.tfrecord.idx"])
-def test_existing_files_are_not_written_over(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(b"kept")
-    with pytest.raises(errors.CannotCreateError, match=f"{name}: .*exists"):
-        made.writer(FORMAT, tmp_path / "out.tfrecord", count=1, size=1)
-    assert (tmp_path / name).read_bytes() == b"kept"
 
 
 def test_a_record_that_protobuf_cannot_read_is_refused(

@@ -59,35 +59,12 @@ def test_others_read_all_that_a_record_can_have(out: Path, kind: Kind) -> None:
 
 
 @_KINDS
-def test_a_writer_tells_where_each_record_lies(out: Path, kind: Kind) -> None:
-    records = one_file.full(50)
-    written = one_file.write(kind.form, out, records)
-    assert (written.files, written.sidecars) == ((out.name,), ())
-    for field in ("image", "mask"):
-        ranges, values = written.places[field], [r.fields[field].data for r in records]
-        assert ranges.file.tolist() == [0] * 50
-        pairs = zip(ranges.offset.tolist(), ranges.length.tolist(), strict=True)
-        assert one_file.at(out, [(out.name, *pair) for pair in pairs]) == values
-    assert os.listdir(out.parent) == [out.name]
-
-
-@_KINDS
 @pytest.mark.parametrize("records", [[], [made.record(b"", None, b"")]], ids=["none", "empty"])
 def test_a_file_may_have_no_bytes(out: Path, kind: Kind, records: list[made.Made]) -> None:
     one_file.write(kind.form, out, records)
     arrays, _ = kind.arrays(out, mmap=True)
     assert one_file.ragged(arrays, "data") == [r.data for r in records]
     assert one_file.data(kind.form, out) == [r.data for r in records]
-
-
-@_KINDS
-@pytest.mark.parametrize("step", [1, 17, 100_000])
-def test_the_bytes_do_not_depend_on_how_records_are_handed_over(
-    tmp_path: Path, kind: Kind, step: int
-) -> None:
-    one_file.write(kind.form, tmp_path / "a", one_file.full(300), step=64)
-    one_file.write(kind.form, tmp_path / "b", one_file.full(300), step=step)
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
 _WRITES = """
@@ -111,33 +88,6 @@ def test_two_processes_write_the_same_bytes_at_different_times(tmp_path: Path) -
     for name in os.listdir(tmp_path / "here"):
         assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes()
     assert len(os.listdir(tmp_path / "there")) == 4
-
-
-@_KINDS
-def test_abort_may_come_at_any_time(out: Path, kind: Kind) -> None:
-    writer = made.writer(kind.form, out, 3)
-    writer.add(one_file.records([1]))
-    writer.abort()
-    writer.abort()
-    with pytest.raises(errors.OutputError, match="closed already"):
-        writer.add(one_file.records([1]))
-    with pytest.raises(errors.OutputError, match="closed already"):
-        writer.close()
-    assert os.listdir(out.parent) == []
-
-
-@_KINDS
-def test_an_existing_file_is_not_written_over(out: Path, kind: Kind) -> None:
-    out.write_bytes(b"mine")
-    with pytest.raises(errors.CannotCreateError, match=out.name):
-        made.writer(kind.form, out, 1)
-    assert out.read_bytes() == b"mine"
-
-
-@_KINDS
-def test_a_folder_that_is_not_there_is_named(out: Path, kind: Kind) -> None:
-    with pytest.raises(errors.CannotCreateError, match=f"none/{out.name}"):
-        made.writer(kind.form, out.parent / "none" / out.name, 1)
 
 
 @_KINDS

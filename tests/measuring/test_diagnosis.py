@@ -70,123 +70,92 @@ def trial(kind: Cause, *factors: float, chance: float = 0.01) -> Trial:
     return Trial(kind, "a change", "code", Spread.summarize(factors), 8, chance=chance)
 
 
-def test_the_loops_time_is_shared_out_by_what_each_part_costs() -> None:
-    shares = findings.shares(measured(rate=exactly(200)))
-    assert shares == pytest.approx({
-        Cause.STORAGE: 0.05, Cause.DECODE: 0.1, Cause.TRANSFORM: 0.25, Cause.COLLATE: 0.05,
-        Cause.HAND_OVER: 0.05, Cause.MEMORY_FORMAT: 0, Cause.COPY: 0, Cause.STEP: 0.5,
-        Cause.START_UP: 0, Cause.UNEXPLAINED: 0,
-    })  # fmt: skip
-
-
-def test_time_that_no_stage_takes_is_unexplained() -> None:
-    # Two workers make a batch in 50 ms; the loop takes 100 ms, half of it waiting.
-    shares = findings.shares(measured())
-    assert shares[Cause.UNEXPLAINED] == pytest.approx(0.25)
-    assert shares[Cause.TRANSFORM] == pytest.approx(0.125)
-    found = findings.find(measured(waiting=exactly(1.0)))
-    assert (found[0].kind, found[-1].kind) == (Cause.TRANSFORM, Cause.UNEXPLAINED)
-    assert (found[0].share, found[-1].share) == pytest.approx((0.25, 0.5))
-    assert (
-        "50% of the loop's time is in no stage" in Diagnosis(measured(waiting=exactly(1))).verdict
-    )
-
-
-@pytest.mark.parametrize(("taken", "storage"), [(0.16, 0.15), (0.085, 0.075), (0.01, 0.0)])
-def test_first_reads_count_as_far_as_the_loop_takes_their_time(
-    taken: float, storage: float
-) -> None:
-    # 10 samples of 15 ms at first, none again, and 1 ms of a transform; the loop says which it was
+def first_reads(taken: float) -> dict[str, Any]:
+    """10 samples of 15 ms at first, none again, and 1 ms of a transform: what the loop takes."""
     slow = Stages(0.015, 0.0, 0.001, storage_again=0.0, collate=0.0)
-    shares = findings.shares(measured(
-        workers=0, has_step=False, step=None, rate=exactly(10 / taken), stages=slow
-    ))  # fmt: skip
-    assert shares[Cause.STORAGE] == pytest.approx(storage / taken)
-    assert shares[Cause.TRANSFORM] == pytest.approx(0.01 / taken)
+    return {"workers": 0, "has_step": False, "step": None, "rate": exactly(10 / taken),
+            "stages": slow}  # fmt: skip
 
 
-def test_what_one_process_does_weighs_more_than_what_sixteen_do_side_by_side() -> None:
-    # Workers: 160 ms a batch, divided by 16; this process unpickles for 50 ms, and waits for 5 ms.
-    stages_ = Stages(0.0, 0.0, 0.016, collate=0.0, hand_over=0.0)
-    slow = measured(
-        workers=16, cpus=16, rate=exactly(10 / 0.06), waiting=exactly(55 / 60),
-        receiving=50 / 60, stages=stages_,
-    )  # fmt: skip
-    assert findings.shares(slow)[Cause.HAND_OVER] == pytest.approx(50 / 60)
-    assert findings.find(slow)[0].kind is Cause.HAND_OVER
-    assert Cause.TRANSFORM not in [f.kind for f in findings.find(slow)]
+NO_TIME = Stages(0.0, 0.0, 0.0, collate=0.0, hand_over=0.0)
+# Workers: 160 ms a batch, divided by 16; this process unpickles for 50 ms, and waits for 5 ms.
+ONE_FOR_SIXTEEN = {
+    "workers": 16, "cpus": 16, "rate": exactly(10 / 0.06), "waiting": exactly(55 / 60),
+    "receiving": 50 / 60, "stages": dataclasses.replace(NO_TIME, transform=0.016),
+}  # fmt: skip
+CONTIGUOUS_SAVES = {"waiting": exactly(0.1), "step": 0.09, "step_contiguous": 0.03}
+START_UP = {"waiting": exactly(0), "epoch_batches": 10, "stages": Stages(0, 0, 0.01, start_up=1.0)}
 
 
-def test_workers_sleep_side_by_side_and_share_the_processors() -> None:
-    # Of a batch of 10: 80 ms of storage in 8 workers, 80 ms of computing on 2 processors.
-    stages_ = Stages(0.008, 0.0, 0.008, collate=0.0, hand_over=0.0)
-    shares = findings.shares(measured(
-        workers=8, cpus=2, rate=exactly(200), waiting=exactly(1.0), stages=stages_
-    ))  # fmt: skip
-    assert shares[Cause.STORAGE] == pytest.approx(0.2)
-    assert shares[Cause.TRANSFORM] == pytest.approx(0.8)
-
-
-def test_without_workers_nothing_is_handed_over() -> None:
-    shares = findings.shares(measured(workers=0))
-    assert Cause.HAND_OVER not in shares
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"rate": exactly(200)}, {
+            Cause.STORAGE: 0.05, Cause.DECODE: 0.1, Cause.TRANSFORM: 0.25, Cause.COLLATE: 0.05,
+            Cause.HAND_OVER: 0.05, Cause.MEMORY_FORMAT: 0, Cause.COPY: 0, Cause.STEP: 0.5,
+            Cause.START_UP: 0, Cause.UNEXPLAINED: 0,
+        }),
+        # two workers make a batch in 50 ms; the loop takes 100 ms, half of it waiting
+        ({}, {Cause.UNEXPLAINED: 0.25, Cause.TRANSFORM: 0.125}),
+        (first_reads(0.16), {Cause.STORAGE: 0.15 / 0.16, Cause.TRANSFORM: 0.01 / 0.16}),
+        (first_reads(0.085), {Cause.STORAGE: 0.075 / 0.085, Cause.TRANSFORM: 0.01 / 0.085}),
+        (first_reads(0.01), {Cause.STORAGE: 0, Cause.TRANSFORM: 1}),
+        (ONE_FOR_SIXTEEN, {Cause.HAND_OVER: 50 / 60}),
+        # of a batch of 10: 80 ms of storage in 8 workers, 80 ms of computing on 2 processors
+        ({"workers": 8, "rate": exactly(200), "waiting": exactly(1.0),
+          "stages": dataclasses.replace(NO_TIME, storage=0.008, transform=0.008)},
+         {Cause.STORAGE: 0.2, Cause.TRANSFORM: 0.8}),
+        ({"workers": 0}, {Cause.HAND_OVER: None}),
+        ({"has_step": False, "step": None, "waiting": exactly(1), "rate": exactly(200)},
+         {Cause.TRANSFORM: 0.5, Cause.STEP: 0}),
+        (CONTIGUOUS_SAVES, {Cause.MEMORY_FORMAT: 0}),
+        ({**CONTIGUOUS_SAVES, "contiguous": False}, {Cause.MEMORY_FORMAT: 0.6}),
+        (START_UP, {Cause.START_UP: 0.5}),
+        ({**START_UP, "epoch_batches": 990}, {Cause.START_UP: 0.01}),
+        ({"stages": dataclasses.replace(measured().stages, copy=0.025)}, {Cause.COPY: 0.25}),
+    ],
+    ids=["by cost", "unexplained", "all first reads", "some first reads", "no first reads",
+         "one process for sixteen", "sleeping workers", "no workers", "no step", "contiguous",
+         "not contiguous", "start-up", "start-up of a long epoch", "copying"],
+)  # fmt: skip
+def test_the_loops_time_is_shared_out_by_what_each_part_costs(
+    changes: dict[str, Any], expected: dict[Cause, float | None]
+) -> None:
+    shares = findings.shares(measured(**changes))
+    assert {cause: shares.get(cause) for cause in expected} == pytest.approx(expected)
     assert sum(shares.values()) == pytest.approx(1)
 
 
-def test_without_a_step_all_time_is_the_loaders() -> None:
-    shares = findings.shares(
-        measured(has_step=False, step=None, waiting=exactly(1), rate=exactly(200))
-    )
-    assert shares[Cause.TRANSFORM] == pytest.approx(0.5)
-    assert shares[Cause.STEP] == 0
-
-
-def test_a_loader_that_cannot_be_looked_into_is_one_part() -> None:
-    found = findings.find(measured(stages=Stages(), workers=None))
-    assert [(f.kind, f.share) for f in found] == [(Cause.LOADER, 0.5)]
-
-
-def test_what_takes_a_fifth_of_the_time_is_named_the_heaviest_first() -> None:
-    slow = Stages(0.005, 0.0, 0.004, collate=0.01, hand_over=0.0)
-    found = findings.find(measured(waiting=exactly(0.9), stages=slow, rate=exactly(200)))
-    assert [f.kind for f in found] == [Cause.STORAGE, Cause.TRANSFORM]
-    assert found[0].evidence["seconds_a_sample"] == 0.005
-    assert found[0].share == pytest.approx(0.45)
-
-
-def test_the_step_is_the_limit_where_the_loader_keeps_ahead() -> None:
-    (found,) = findings.find(measured(waiting=exactly(0.03), step=0.097))
-    assert found.kind is Cause.STEP
-    diagnosis = Diagnosis(measured(waiting=exactly(0.03), step=0.097))
-    assert "a faster loader changes nothing" in diagnosis.verdict
-
-
-def test_nothing_is_named_where_nothing_stands_out() -> None:
-    even = Stages(0.001, 0.001, 0.001, collate=0.01, hand_over=0.01)
-    (found,) = findings.find(measured(waiting=exactly(0.4), stages=even, rate=exactly(400)))
-    assert found.kind is Cause.NONE
-
-
-@pytest.mark.parametrize("contiguous", [True, False])
-def test_the_memory_format_is_named_by_what_contiguous_batches_save(contiguous: bool) -> None:
-    slow = measured(waiting=exactly(0.1), step=0.09, step_contiguous=0.03, contiguous=contiguous)
-    kinds = [f.kind for f in findings.find(slow)]
-    assert kinds == ([Cause.STEP] if contiguous else [Cause.MEMORY_FORMAT])
-    assert findings.shares(slow)[Cause.MEMORY_FORMAT] == pytest.approx(0 if contiguous else 0.6)
-
-
-def test_starting_workers_counts_by_the_epoch() -> None:
-    short = measured(waiting=exactly(0), epoch_batches=10, stages=Stages(0, 0, 0.01, start_up=1.0))
-    assert findings.shares(short)[Cause.START_UP] == pytest.approx(0.5)
-    assert sum(findings.shares(short).values()) == pytest.approx(1)
-    assert findings.find(short)[0].kind is Cause.START_UP
-    long = dataclasses.replace(short, epoch_batches=990)
-    assert findings.shares(long)[Cause.START_UP] == pytest.approx(0.01)
-
-
-def test_copying_is_part_of_the_step() -> None:
-    stages_ = dataclasses.replace(measured().stages, copy=0.025)
-    assert findings.shares(measured(stages=stages_))[Cause.COPY] == pytest.approx(0.25)
+@pytest.mark.parametrize(
+    ("changes", "expected", "verdict"),
+    [
+        ({"stages": Stages(), "workers": None}, {Cause.LOADER: 0.5}, ""),
+        ({"waiting": exactly(0.9), "rate": exactly(200),
+          "stages": Stages(0.005, 0.0, 0.004, collate=0.01, hand_over=0.0)},
+         {Cause.STORAGE: 0.45, Cause.TRANSFORM: 0.36}, ""),
+        ({"waiting": exactly(1.0)},
+         {Cause.TRANSFORM: 0.25, Cause.DECODE: 0.1, Cause.UNEXPLAINED: 0.5},
+         "50% of the loop's time is in no stage"),
+        (ONE_FOR_SIXTEEN, {Cause.HAND_OVER: 50 / 60}, ""),
+        ({"waiting": exactly(0.03), "step": 0.097}, {Cause.STEP: 0.97},
+         "a faster loader changes nothing"),
+        ({"waiting": exactly(0.4), "rate": exactly(400),
+          "stages": Stages(0.001, 0.001, 0.001, collate=0.01, hand_over=0.01)},
+         {Cause.NONE: 0}, ""),
+        (CONTIGUOUS_SAVES, {Cause.STEP: 0.9}, ""),
+        ({**CONTIGUOUS_SAVES, "contiguous": False}, {Cause.MEMORY_FORMAT: 0.6}, ""),
+        (START_UP, {Cause.START_UP: 0.5}, ""),
+    ],
+    ids=["not looked into", "two stages", "no stage", "one process for sixteen", "step", "even",
+         "contiguous", "not contiguous", "start-up"],
+)  # fmt: skip
+def test_what_takes_a_fifth_of_the_time_is_named_the_heaviest_first(
+    changes: dict[str, Any], expected: dict[Cause, float], verdict: str
+) -> None:
+    found = Diagnosis(measured(**changes))
+    assert found.kinds == list(expected)
+    assert {f.kind: f.share for f in found.findings} == pytest.approx(expected)
+    assert verdict in found.verdict
 
 
 def test_only_clear_gains_are_findings_and_remedies() -> None:
@@ -201,10 +170,7 @@ def test_only_clear_gains_are_findings_and_remedies() -> None:
     assert findings.remedies(slow) == [trials[0], trials[4]]
     shares = {f.kind: f.share for f in findings.find(slow)}
     assert shares == pytest.approx({Cause.WORKERS_TOO_FEW: 0.5, Cause.TRANSFORM: 0.25})
-
-
-def test_the_batch_size_is_named_for_more_than_a_little_gain() -> None:
-    for factor, expected in ((1.2, False), (1.5, True)):
+    for factor, expected in ((1.2, False), (1.5, True)):  # of the batch size: more than a little
         kinds = Diagnosis(measured(trials=(trial(Cause.BATCH_SIZE, *[factor] * 3),))).kinds
         assert (Cause.BATCH_SIZE in kinds) is expected
 
@@ -410,6 +376,15 @@ def test_a_loader_of_packios_is_looked_into(
 
 
 def test_any_iterable_gives_waiting_and_the_memory_format() -> None:
+    class Stream(IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            for i in range(40):
+                time.sleep(0.005)
+                yield torch.tensor([i])
+
+    found = packio.doctor(DataLoader(Stream(), 4), lambda _: None, seconds=QUICK)
+    assert found.kinds[0] is Cause.LOADER
+
     class Batches:
         def __iter__(self) -> Any:
             for _ in range(3):
@@ -420,17 +395,6 @@ def test_any_iterable_gives_waiting_and_the_memory_format() -> None:
     assert found.kinds[0] is Cause.LOADER
     assert not found.measured.contiguous
     assert found.measured.step_contiguous is not None
-
-
-def test_an_iterable_dataset_is_taken_too() -> None:
-    class Stream(IterableDataset[Any]):
-        def __iter__(self) -> Any:
-            for i in range(40):
-                time.sleep(0.005)
-                yield torch.tensor([i])
-
-    found = packio.doctor(DataLoader(Stream(), 4), lambda _: None, seconds=QUICK)
-    assert found.kinds[0] is Cause.LOADER
 
 
 def test_a_dataset_that_gives_whole_batches_is_taken_too() -> None:
@@ -472,7 +436,7 @@ def test_reading_decoding_and_transforms_are_told_apart(
 
 
 class Dim:
-    """A transform of the user's own; `Turn` is another one, and `Both` applies parts in turn."""
+    """A transform of the user's own; `Turn` is another one."""
 
     def __init__(self, sleep: Callable[[float], None], seconds: float) -> None:
         self._sleep, self._seconds = sleep, seconds
@@ -492,36 +456,6 @@ class Turn(torch.nn.Module):
         return value
 
 
-class Both:
-    def __init__(self, *parts: Any) -> None:
-        self.transforms = list(parts)
-
-    def __call__(self, value: torch.Tensor) -> torch.Tensor:
-        for part in self.transforms:
-            value = part(value)
-        return value
-
-
-def test_each_transform_is_named_with_its_share_of_a_sample(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    sleep = Clock(monkeypatch).sleep
-
-    def brighten(value: torch.Tensor) -> torch.Tensor:
-        sleep(10)
-        return value
-
-    parts = Both(Dim(sleep, 60), Turn(sleep, 30), brighten, torch.abs)
-    timer = samples.SampleTimer(Numbers(transform=parts))
-    timer.run(range(4), 1000)
-    shares = timer.shares()
-    here = test_each_transform_is_named_with_its_share_of_a_sample.__qualname__
-    assert [name.removeprefix(f"{__name__}.") for name in shares] == [
-        "Dim", "Turn", f"{here}.<locals>.brighten"
-    ]  # fmt: skip
-    assert list(shares.values()) == pytest.approx([0.6, 0.3, 0.1], abs=0.01)
-
-
 class Compose(torch.nn.Module):
     """As torchvision's v2: a module of modules, all called through the same code of torch."""
 
@@ -539,59 +473,46 @@ class Compose(torch.nn.Module):
         return value
 
 
-def test_of_modules_in_modules_each_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_transform_is_named_with_its_share_of_a_sample(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     sleep = Clock(monkeypatch).sleep
-    inner = torch.nn.Sequential(Turn(sleep, 30), torch.nn.Identity())
-    parts = Compose(Dim(sleep, 50), Compose(inner, Turn(sleep, 20)))
+
+    def brighten(value: torch.Tensor) -> torch.Tensor:
+        sleep(10)
+        return value
+
+    inner = torch.nn.Sequential(Turn(sleep, 20), torch.nn.Identity())
+    parts = Compose(Dim(sleep, 60), Compose(inner, Turn(sleep, 10)), brighten, torch.abs)
     timer = samples.SampleTimer(Numbers(transform=parts))
     timer.run(range(4), 1000)
-    assert timer.shares() == pytest.approx(
-        {f"{__name__}.Dim": 0.5, f"{__name__}.Turn": 0.5}, abs=0.01
-    )
-
-
-def test_a_transform_has_the_name_by_which_it_is_imported() -> None:
+    shares = timer.shares()
+    here = test_each_transform_is_named_with_its_share_of_a_sample.__qualname__
+    names = ["Dim", "Turn", f"{here}.<locals>.brighten"]
+    assert list(shares) == [f"{__name__}.{name}" for name in names]
+    assert list(shares.values()) == pytest.approx([0.6, 0.3, 0.1], abs=0.01)
     assert samples._name(torch.nn.Conv2d) == "torch.nn.Conv2d"  # of torch.nn.modules.conv
-    assert samples._name(drowsy_to_name) == f"{__name__}.drowsy_to_name"
-
-
-def drowsy_to_name(value: torch.Tensor) -> torch.Tensor:
-    return value
-
-
-def test_the_finding_names_the_transforms_that_take_a_noticeable_share() -> None:
-    steps = {"train.Grainy": 0.6, "torchvision.transforms.v2.GaussianBlur": 0.3, "train.Flip": 0.02}
-    found = Diagnosis(measured(waiting=exactly(0.6), stages=Stages(0.0, 0.0, 0.1, steps=steps)))
-    finding = found.findings[0]
-    assert finding.kind is Cause.TRANSFORM
-    assert finding.evidence == {
-        "waiting": 0.6, "seconds_a_sample": 0.1, "train.Grainy": 0.6,
-        "torchvision.transforms.v2.GaussianBlur": 0.3,
-    }  # fmt: skip
-    assert found.verdict == (
-        "The dataset's transforms take 60% of the loop's time: train.Grainy is 60% of what a "
-        "sample costs, torchvision.transforms.v2.GaussianBlur 30%."
-    )
 
 
 def test_a_slow_transform_is_the_cause_and_workers_a_remedy() -> None:
-    slow = Stages(0.0, 0.0, 0.1, steps={"RandAugment": 0.93, "Flip": 0.02})
+    slow = Stages(0.0, 0.0, 0.1, steps={"RandAugment": 0.63, "GaussianBlur": 0.3, "Flip": 0.02})
     gain = Trial(Cause.WORKERS_TOO_FEW, "8 workers", "num_workers=8", exactly(4), 3, chance=0.0)
     found = Diagnosis(measured(waiting=exactly(0.6), stages=slow, trials=(gain,)))
     assert found.kinds[:2] == [Cause.TRANSFORM, Cause.WORKERS_TOO_FEW]
+    assert found.findings[0].evidence == {
+        "waiting": 0.6, "seconds_a_sample": 0.1, "RandAugment": 0.63, "GaussianBlur": 0.3
+    }  # fmt: skip
     assert found.verdict == (
-        "The dataset's transforms take 60% of the loop's time: RandAugment is 93% of what a sample "
-        "costs; too few workers: 75% of the time could be saved."
+        "The dataset's transforms take 60% of the loop's time: RandAugment is 63% of what a sample "
+        "costs, GaussianBlur 30%; too few workers: 75% of the time could be saved."
     )
-    assert "RandAugment 93% of a sample; Flip 2% of a sample" in str(found)
-
-
-def test_of_storage_the_first_look_at_a_sample_counts_of_computing_the_lesser() -> None:
-    first, again = samples.SampleTime(15, 2, 9), samples.SampleTime(0, 3, 3)
-    assert samples.take_out_hook(first, again, 6.0) == ((15, 2, 3), 0)
+    assert "RandAugment 63% of a sample" in str(found)
+    assert "Flip 2% of a sample" in str(found)
 
 
 def test_the_hook_slows_computing_not_storage() -> None:
+    first, again = samples.SampleTime(15, 2, 9), samples.SampleTime(0, 3, 3)
+    assert samples.take_out_hook(first, again, 6.0) == ((15, 2, 3), 0)  # of computing the lesser
     first, again = samples.SampleTime(15, 2, 6), samples.SampleTime(1, 2, 6)
     assert samples.take_out_hook(first, again, 5.0) == ((15, 1, 3), 1)
     quick, later = samples.take_out_hook(first, again, 0.9)  # the samples of a batch side by side
@@ -717,9 +638,10 @@ def test_what_cannot_be_meant_is_refused(options: dict[str, Any]) -> None:
         ("no_such_module:x", OptionError, "No module named 'no_such_module'"),
         ("json:no_such_thing", OptionError, "no attribute 'no_such_thing'"),
         ("module.with.dots:x", OptionError, "No module named 'module'"),
+        ("json.nowhere.dots:x", OptionError, "No module named 'json.nowhere'"),
         ("json.decoder:nope.x", OptionError, "no attribute 'nope'"),
         *((name, OptionError, "expected module:object, as train:loader")
-          for name in ("no name", ":x", "x:", "a:1b", "a:b:c", "folder/a:b", "a\nb:c")),
+          for name in ("no name", ":x", "x:", "a:1b", "a:b:c", "folder/a:b", "a\nb:c", "a..b:x")),
         ("os:abort.x", OptionError, "no attribute 'x'"),
         (f"{__name__}:failing_factory", DiagnosisError, "out of GPUs"),
     ],
@@ -792,23 +714,6 @@ def test_a_module_that_fails_is_told(
         find_object("fails_at_once:x")
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("nowhere:make", "No module named 'nowhere'"),
-        ("json.nowhere.dots:x", "No module named 'json.nowhere'"),
-        ("a..b:x", "expected module:object, as train:loader"),
-    ],
-)
-def test_the_command_explains_a_name_that_is_none(
-    name: str, words: str, tmp_path: pathlib.Path
-) -> None:
-    done = run("doctor", name, cwd=tmp_path)
-    assert done.returncode == OptionError.exit_code
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_a_python_file_is_no_pack(tmp_path: pathlib.Path) -> None:
     (tmp_path / "my scripts").mkdir()
     (tmp_path / "my scripts/train.py").write_text(_TRAINING)
@@ -818,3 +723,6 @@ def test_a_python_file_is_no_pack(tmp_path: pathlib.Path) -> None:
     done = run("doctor", "no/such.py", cwd=tmp_path)
     assert done.returncode not in (0, 1)
     assert "a Python file" not in done.stderr
+    done = run("doctor", "nowhere:make", cwd=tmp_path)
+    assert done.returncode == OptionError.exit_code
+    assert "No module named 'nowhere'" in done.stderr

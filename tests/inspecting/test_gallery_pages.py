@@ -6,9 +6,6 @@ import contextlib
 import http.client
 import io
 import json
-import os
-import signal
-import subprocess
 import threading
 import urllib.error
 import urllib.parse
@@ -18,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import browsing
 import numpy as np
 import pytest
-from cli_runs import PACKIO, run
+from cli_runs import run
 from PIL import Image
 from skimage import data
 
@@ -134,9 +131,19 @@ def at(browser: browsing.Browser, address: str, state: str) -> None:
     browser.go(f"{address}#{state}")
 
 
-def test_an_enlarged_image_has_its_own_pixels(browser: browsing.Browser, address: str) -> None:
+def test_an_enlarged_image_has_its_own_pixels_without_errors(
+    browser: browsing.Browser, address: str
+) -> None:
+    at(browser, address, "")
+    browser.ask(
+        "((icon) => { icon.id = 'icon'; icon.src = document.querySelector('link[rel=icon]').href;"
+        "document.body.append(icon); })(new Image())"
+    )
+    browser.expect("document.getElementById('icon').naturalWidth > 0", True)
+    browser.log()
     at(browser, address, "sample=5")
     browser.expect(f"{LARGE}?.naturalWidth", 300)  # a thumbnail has 256
+    assert browser.log() == []
 
 
 def test_boxes_are_over_the_image_as_it_is_turned(browser: browsing.Browser, address: str) -> None:
@@ -153,8 +160,16 @@ def test_boxes_are_over_the_image_as_it_is_turned(browser: browsing.Browser, add
     browser.expect(rect, [])
 
 
-def test_a_slider_makes_the_mask_clearer(browser: browsing.Browser, address: str) -> None:
+def test_a_mask_lies_on_its_image_and_a_slider_makes_it_clearer(
+    browser: browsing.Browser, address: str
+) -> None:
     at(browser, address, "sample=0")
+    sides = (
+        "[...document.querySelectorAll('#large .stack img')].map(i => i.getBoundingClientRect())"
+    )
+    sides = f"{sides}.map(r => [r.left, r.top, r.right, r.bottom].map(Math.round).join())"
+    browser.expect(f"{sides}.length", 2)
+    browser.expect(f"new Set({sides}).size", 1)
     over = "document.querySelector('#large img.over')"
     browser.expect(f"{over}?.naturalWidth > 0 && {over}.style.opacity", "0.5")
     browser.ask("document.querySelector('#large input').focus()")
@@ -165,16 +180,6 @@ def test_a_slider_makes_the_mask_clearer(browser: browsing.Browser, address: str
     browser.expect(f"{over}?.naturalWidth > 0", True)
     browser.press(browsing.RIGHT)  # nobody has taken the slider
     browser.expect("document.querySelector('#large dd').textContent", "cats/001.jpg")
-
-
-def test_a_mask_lies_on_its_image_to_the_pixel(browser: browsing.Browser, address: str) -> None:
-    at(browser, address, "sample=0")
-    sides = (
-        "[...document.querySelectorAll('#large .stack img')].map(i => i.getBoundingClientRect())"
-    )
-    sides = f"{sides}.map(r => [r.left, r.top, r.right, r.bottom].map(Math.round).join())"
-    browser.expect(f"{sides}.length", 2)
-    browser.expect(f"new Set({sides}).size", 1)
 
 
 def test_class_split_and_key_filter_together(
@@ -223,23 +228,6 @@ def test_nothing_keeps_people_from_using_it(
     assert browser.ask("document.documentElement.scrollWidth") <= width
     assert browser.complaints() == []
     browser.emulate(1000)
-
-
-def test_the_console_has_no_errors(browser: browsing.Browser, address: str) -> None:
-    at(browser, address, "")
-    browser.log()
-    at(browser, address, "sample=0")
-    browser.expect(f"{LARGE}?.naturalWidth", 300)
-    assert browser.log() == []
-
-
-def test_a_page_has_an_icon_of_its_own(browser: browsing.Browser, address: str) -> None:
-    at(browser, address, "")
-    browser.ask(
-        "((icon) => { icon.id = 'icon'; icon.src = document.querySelector('link[rel=icon]').href;"
-        "document.body.append(icon); })(new Image())"
-    )
-    browser.expect("document.getElementById('icon').naturalWidth > 0", True)
 
 
 def test_a_page_has_originals_up_to_so_many_bytes(
@@ -329,21 +317,6 @@ def test_a_server_shows_only_what_was_asked_for(pack: pathlib.Path, validation: 
                 GalleryServer(opened, port=port)
         with pytest.raises(OptionError, match="no class 'dog'"):
             GalleryServer(opened, classes=["dog"])
-
-
-def test_the_command_serves_until_ctrl_c(pack: pathlib.Path) -> None:
-    command = [*PACKIO, "view", str(pack), "--serve", "--split", "val"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
-        address = process.stdout.readline().strip()
-        assert json.loads(_get(f"{address}samples?count=1")[1])["total"] == COUNT // 2
-        assert b"<!doctype html>" in _get(address)[1]
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=600)
-        assert (process.returncode, said) == (0, "")
 
 
 def test_a_served_gallery_writes_no_page(pack: pathlib.Path, tmp_path: pathlib.Path) -> None:

@@ -307,14 +307,6 @@ def test_workers_read_a_url(
     assert torch.equal(images, torch.stack([expected[i][0] for i in range(len(expected))]))
 
 
-def test_a_batch_is_one_round_trip(s3: Proxy, image_folder: pathlib.Path) -> None:
-    packio.pack(image_folder, f"s3://{s3.bucket}/x.tar")
-    pack = packio.open(f"s3://{s3.bucket}/x.tar")
-    s3.reset()
-    pack.read_many(range(len(pack)))
-    assert len(s3.log) == 1
-
-
 def test_masks_come_with_their_images_in_one_round_trip(s3: Proxy, tmp_path: pathlib.Path) -> None:
     packio.pack(coordinates.samples(), tmp_path / "x.tar", boxes_frame="stored")
     packio.convert(tmp_path / "x.tar", f"s3://{s3.bucket}/x.tar")

@@ -23,7 +23,7 @@ import packio
 from packio import cli, registry
 from packio.errors import MissingPackageError, NotAPackError, OptionError, PackioError
 from packio.index import indexfile
-from packio.inspecting.verifying import Damage, VerifyReport, verify
+from packio.inspecting.verifying import Damage, verify
 from packio.sample.packed import Sample
 from packio.system.progress import Progress
 
@@ -386,16 +386,6 @@ def test_a_pack_of_raw_pixels_is_fine(shards: int, tmp_path: Path) -> None:
     assert damages(raw_pack(tmp_path / "a", shards), decode=True) == ()
 
 
-def test_the_index_of_a_newer_packio_is_told(tmp_path: Path) -> None:
-    pack = packed("tar", tmp_path / "a")
-    index = indexfile.Index(Path(f"{pack.path}.packio"))
-    columns = {n: index.column(n).array() for n in index.column_names}
-    indexfile.write(index.path, columns, {**index.metadata, "version": 9})
-    (found,) = damages(pack)
-    assert found.file == "pack.tar.packio"
-    assert "update it" in found.problem
-
-
 def test_an_interrupt_ends_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pack, calls = packed("tar", tmp_path / "a"), []
     monkeypatch.setattr("packio.inspecting.verifying.files._SPAN", 1)
@@ -410,25 +400,6 @@ def test_an_interrupt_ends_it_at_once(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(calls) <= 2
 
 
-def test_a_file_that_is_not_of_the_pack_is_a_warning(tmp_path: Path) -> None:
-    pack = packed("tar", tmp_path / "a", shards=2)
-    (pack.path / "notes.txt").write_text("hello")
-    report = verify(pack.path)
-    assert report.ok
-    assert report.warnings == ("notes.txt: not of the pack",)
-
-
-def test_an_image_that_does_not_decode_is_found_by_its_key(tmp_path: Path) -> None:
-    given = samples()
-    broken = given[1].data[:40] + bytes(20) + given[1].data[60:]
-    given[1] = dataclasses.replace(given[1], data=broken)
-    pack = packed("tar", tmp_path / "a", given)
-    assert damages(pack) == ()
-    (found,) = damages(pack, decode=True)
-    assert (found.position, found.key) == (1, given[1].key)
-    assert found.problem.startswith("does not decode: ")
-
-
 def test_structure_tells_what_the_container_says_otherwise(tmp_path: Path) -> None:
     pack = packed("tar", tmp_path / "a")
     index = indexfile.Index(Path(f"{pack.path}.packio"))
@@ -441,13 +412,41 @@ def test_structure_tells_what_the_container_says_otherwise(tmp_path: Path) -> No
     assert [d.position for d in found] == [0, 2]
     assert "key" in found[0].problem
     assert "label" in found[1].problem
+    indexfile.write(index.path, columns, {**index.metadata, "version": 9})
+    (newer,) = damages(pack)
+    assert newer.file == "pack.tar.packio"
+    assert "update it" in newer.problem
 
 
-def test_progress_ends_with_all_samples(tmp_path: Path) -> None:
-    pack, seen = packed("tar", tmp_path / "a"), list[Progress]()
-    verify(pack.path, progress=seen.append, num_workers=1)
+def test_an_image_that_does_not_decode_is_found_by_its_key(tmp_path: Path) -> None:
+    given, seen = samples(), list[Progress]()
+    broken = given[1].data[:40] + bytes(20) + given[1].data[60:]
+    given[1] = dataclasses.replace(given[1], data=broken)
+    pack = packed("tar", tmp_path / "a", given)
+    (pack.path.parent / "notes.txt").write_text("hello")  # beside a pack of one file: another's
+    report = verify(pack.path, progress=seen.append, num_workers=1)
+    assert (report.ok, report.warnings) == (True, ())
     assert (seen[-1].done, seen[-1].total, seen[-1].bad) == (COUNT, COUNT, 0)
     assert 0 < seen[-1].done_bytes <= seen[-1].total_bytes
+    (found,) = damages(pack, decode=True)
+    assert (found.position, found.key) == (1, given[1].key)
+    assert found.problem.startswith("does not decode: ")
+
+
+def test_a_copy_is_verified_from_anywhere_with_files_that_are_not_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack = packed("lmdb", tmp_path / "a")
+    shutil.copytree(pack.path, tmp_path / "copy.lmdb")
+    (tmp_path / "copy.lmdb" / "notes.txt").write_text("hello")
+    monkeypatch.chdir(tmp_path)
+    report = verify("copy.lmdb")
+    assert (report.ok, report.path) == (True, Path("copy.lmdb"))
+    assert report.warnings == ("notes.txt: not of the pack",)
+    index_of(pack).unlink()
+    code, printed = run_command(pack.path)
+    assert code == 65
+    assert "missing; `packio reindex`" in printed
 
 
 def test_nothing_there_is_an_error(tmp_path: Path) -> None:
@@ -511,14 +510,6 @@ def test_the_command_lists_damages_and_ends_with_65(tmp_path: Path) -> None:
     assert json.loads(printed)["damages"][0]["position"] == position
 
 
-def test_the_command_tells_that_an_index_is_missing(tmp_path: Path) -> None:
-    pack = packed("lmdb", tmp_path / "a")
-    index_of(pack).unlink()
-    code, printed = run_command(pack.path)
-    assert code == 65
-    assert "missing; `packio reindex`" in printed
-
-
 def test_the_command_ends_with_74_where_a_file_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -531,12 +522,3 @@ def test_the_command_ends_with_74_where_a_file_cannot_be_read(
     code, printed = run_command(pack.path)
     assert code == 74
     assert "cannot be read: Input/output error" in printed
-
-
-def test_a_copy_is_verified_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pack = packed("lmdb", tmp_path / "a")
-    shutil.copytree(pack.path, tmp_path / "copy.lmdb")
-    monkeypatch.chdir(tmp_path)
-    report: VerifyReport = verify("copy.lmdb")
-    assert report.ok
-    assert report.path == Path("copy.lmdb")

@@ -169,6 +169,9 @@ def _print_append(report: AppendReport, pack: Path) -> None:
     for keys, what in wheres:
         if keys:
             samples = pluralize(len(keys), "sample")
+            if report.changed is None:  # the source of an append is often the new ones alone
+                say(f"kept: {samples} that the source does not have")
+                continue
             say(f"{samples} {what} the source; the pack keeps what it has:")
             print_some([escape(key) for key in keys], "(--json lists all)")
     say(f"digest {report.digest}")

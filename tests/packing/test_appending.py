@@ -430,3 +430,5 @@ def test_the_command_compares_without_appending(tmp_path: pathlib.Path) -> None:
     assert "nothing added, 1 would be; 2 were there, 1 differ; 2 images in all" in said
     assert "1 sample unlike the source; the pack keeps what it has:\n  b.png" in said
     assert len(packio.open(out)) == 2
+    said = run("append", out, _list(source, "c.png")).stdout
+    assert "\nkept: 2 samples that the source does not have\ndigest" in said

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Runs packio's checks on a machine with an NVIDIA GPU, without a network; at most ten minutes.
+# Runs packio's checks on a machine with an NVIDIA GPU, without a network; at most 13 minutes.
 #
 #   tools/gpu/run.sh FOLDER OUT [PART…]
 #
 # FOLDER is what tools/gpu/prepare.sh made. PARTs are tests, benchmark and doctor; none: all. Each has
-# a time limit of its own. Results come into OUT as they are found: gpu.json, and a log for each part.
+# a time limit of its own; doctor reads the pack of benchmark. Results come into OUT as they are found:
+# gpu.json, and a log for each part.
 set -uo pipefail
+folder="$(realpath -m "${1:?FOLDER, of the wheels}")"
+out="$(realpath -m "${2:?OUT, for the results}")"
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-folder="${1:?FOLDER, of the wheels}"
-out="${2:?OUT, for the results}"
 parts="${*:3}"
 site="${TMPDIR:-/tmp}/packio-gpu"
 mkdir -p "$out" "$site"

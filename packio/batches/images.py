@@ -59,10 +59,8 @@ def make(
     are_alike = settings.decoder.mode in CHANNELS and (
         name == IMAGE or all(row.offset >= 0 and row.dtype == "uint8" for row in rows)
     )
-    sizes = [
-        _common_size(framing, view) if are_alike else None for view in range(len(settings.views))
-    ]
-    batches = [_new_batch(settings, size, len(rows), out) for size in sizes]
+    views = range(len(settings.views))
+    batches = [_new_batch(framing, view, out, are_alike=are_alike) for view in views]
     # (C, H, W) each: slices of the batch, or None until made
     images: list[list[np.ndarray | None]]
     images = [[None] * len(rows) if b is None else list(b.numpy()) for b in batches]
@@ -88,21 +86,34 @@ def make(
         errors = slices.make(files, framing, threads, whole, points, but, work)
     else:
         errors = make_each(rows, work, threads, but)
-    views: list[FieldColumn] = []
+    columns: list[FieldColumn] = []
     for batch, each in zip(batches, images, strict=True):
         if batch is None:
             values = [None if image is None else torch.from_numpy(image) for image in each]
-            views.append(stack(values, {*errors, *but}))
+            columns.append(stack(values, {*errors, *but}))
         else:
-            views.append(batch)
-    return BatchField(views, errors)
+            columns.append(batch)
+    return BatchField(columns, errors)
+
+
+def _new_batch(
+    framing: Framing, view: int, out: torch.Tensor | None, *, are_alike: bool
+) -> torch.Tensor | None:
+    """Memory for a view, (N, C, H, W); None if the images may differ in size or type."""
+    settings, size = framing.settings, None
+    crop = settings.views[view]
+    if are_alike:
+        size = (crop and crop.output_size) or _common_size(framing, view)
+    if size is not None:
+        shape = (len(framing.rows), CHANNELS[settings.decoder.mode], *size)
+        return ensure_out(shape, torch.uint8, out, scratch=settings.scratch)
+    if out is not None:
+        raise OptionError("out=: the images may differ in size or type; expected a crop")
+    return None
 
 
 def _common_size(framing: Framing, view: int) -> tuple[int, int] | None:
-    """Height and width of all outputs of a view; None if they differ, or may differ."""
-    crop = framing.settings.views[view]
-    if crop is not None and crop.output_size is not None:
-        return crop.output_size
+    """Height and width of all outputs of a view; None if they differ."""
     if framing.columns:
         frame = framing.columns[view].frame
         heights, widths = (np.unique(side) for side in (frame.out_height, frame.out_width))
@@ -113,18 +124,6 @@ def _common_size(framing: Framing, view: int) -> tuple[int, int] | None:
         return None
     height, width = next(iter(sizes))
     return (height, width) if height * width <= framing.settings.decoder.max_pixels else None
-
-
-def _new_batch(
-    settings: Settings, size: tuple[int, int] | None, count: int, out: torch.Tensor | None
-) -> torch.Tensor | None:
-    """Memory for a view, (N, C, H, W); None if the images may differ in size or type."""
-    if size is not None:
-        shape = (count, CHANNELS[settings.decoder.mode], *size)
-        return ensure_out(shape, torch.uint8, out, scratch=settings.scratch)
-    if out is not None:
-        raise OptionError("out=: the images may differ in size or type; expected a crop")
-    return None
 
 
 def make_one(

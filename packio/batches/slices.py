@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,14 +50,8 @@ def make(
         is_less = regions.is_less_at_once(framing.needs)
         samples["is_once"] = (samples["points_size"] == 0) | is_less
     errors: dict[int, Exception] = {}
+    work = partial(_work, make_one, errors)
     share = partial(native.Slices, samples, requests, points=b"".join(points), paths=paths)
-
-    def work(turns: Iterable[_Turn]) -> None:
-        for slot in chain.from_iterable(turn() for turn in turns):  # which the core has not made
-            try:
-                make_one(slot)
-            except (DecodeError, IntegrityError) as error:
-                errors[slot] = error
 
     def make_part(slots: np.ndarray) -> list[int]:
         with _opened(files, slots, numbers, samples) as is_open:
@@ -81,6 +74,17 @@ def make(
     parts = np.split(order, range(size, len(order), size))
     each(work, [partial(make_part, part) for part in parts], threads)
     return errors
+
+
+def _work(
+    make_one: Callable[[int], None], errors: dict[int, Exception], turns: Iterable[_Turn]
+) -> None:
+    for turn in turns:
+        for slot in turn():  # which the core has not made
+            try:
+                make_one(slot)
+            except (DecodeError, IntegrityError) as error:
+                errors[slot] = error
 
 
 @contextlib.contextmanager

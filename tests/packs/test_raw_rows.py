@@ -293,8 +293,12 @@ def test_gathering_encoded_images_into_a_tensor(tmp_path: Path, image_folder: Pa
     assert images is out
     assert torch.equal(images, expected)
     assert torch.equal(labels, expected_labels)
+    whole = ds.with_options(crop=None)
+    other = next(i for i in range(len(ds)) if whole[i][0].shape != whole[1][0].shape)
     with pytest.raises(OptionError, match="differ in size"):
-        ds.with_options(crop=None).gather([1], out=out)
+        whole.gather([1, other], out=out)
+    with pytest.raises(OptionError, match="expected a contiguous tensor"):
+        whole.gather([1], out=out)
     numpy = ds.with_options(output="numpy").gather([1, 2])
     assert np.array_equal(numpy[0][0], ds.with_options(output="numpy").__getitems__([1, 2])[0][0])
 

@@ -309,7 +309,7 @@ TORCHS: list[Any] = [
     lambda n: torch.utils.data.RandomSampler(range(n)),
     lambda n: torch.utils.data.SequentialSampler(range(n)),
     lambda n: torch.utils.data.WeightedRandomSampler([1.0] * n, 3),
-    lambda n: torch.utils.data.DistributedSampler(range(n), 1, 0),
+    lambda n: torch.utils.data.DistributedSampler(cast("Any", range(n)), 1, 0),
 ]
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -9,6 +12,7 @@ import torch
 
 from packio.errors import OptionError
 from packio.images.native import REASONS
+from packio.system.threads import alone
 
 _WORKERS = 128  # DataLoader workers with a column of their own
 COUNTS = ("replaced", "fallbacks", *REASONS)  # rows of a tally; then come
@@ -55,6 +59,21 @@ class SeededMixin:
         self._seed = Seed(seed)
 
 
+_left: list[torch.Tensor] = []  # cells of a block of shared memory that no tally has yet
+os.register_at_fork(after_in_child=_left.clear)  # its parent hands them out
+
+
+def _take_cells() -> torch.Tensor:
+    """Hand out zeros, none twice; many share a block, as each block costs a file descriptor."""
+    with contextlib.suppress(IndexError):
+        return _left.pop()
+    with alone():  # a forked process would wait forever for the threads of torch in its parent
+        block = torch.zeros(64, _WARNED + 1, _WORKERS + 1, dtype=torch.int64)  # 0.9 MB
+        block.share_memory_()  # type: ignore[no-untyped-call]  # torch's own
+    _left.extend(block.unbind())
+    return _take_cells()
+
+
 class Tally:
     """An epoch and counts of one dataset.
 
@@ -64,9 +83,11 @@ class Tally:
 
     def __init__(self, epoch: int = 0) -> None:
         self.asked: list[int] = []  # the epoch that the user has set last; another list each time
-        self._cells = torch.zeros(_WARNED + 1, _WORKERS + 1, dtype=torch.int64)
-        self._cells.share_memory_()  # type: ignore[no-untyped-call]  # torch's own
+        self._cells = _take_cells()
         self._cells[_EPOCH, 0] = epoch
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_cells": self._cells.clone()}  # not the whole block
 
     @property
     def epoch(self) -> int:
@@ -105,6 +126,10 @@ class Tally:
             return False
         self._cells[_WARNED, 0] = 1
         return True
+
+
+# Processes that are started with a tally share its cells.
+ForkingPickler.register(Tally, lambda tally: (object.__new__, (Tally,), vars(tally)))
 
 
 def _column() -> int:

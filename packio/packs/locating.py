@@ -240,8 +240,12 @@ def check_identity(
     found = [container.identity(root / name) for name, _ in shards]
     expected = index.metadata.get("identity", [None] * len(found))
     if found != expected:
+        each = zip(shards, found, expected, strict=False)
+        changed = [root / name for (name, _), now, before in each if now != before] or [root]
+        is_ours = index.metadata.get("source", {}).get("kind") != "reindex"
         raise IntegrityError(
-            f"{root}: changed since it was packed ({found}, the index says {expected}); pack again"
+            f"{changed[0]}: changed since it was {'packed' if is_ours else 'indexed'} ({found}, "
+            f"the index says {expected}); {'pack again' if is_ours else 'run packio reindex'}"
         )
 
 

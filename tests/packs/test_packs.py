@@ -20,6 +20,7 @@ import leftovers
 import lmdb
 import numpy as np
 import pytest
+from made import png
 
 import packio
 from packio.errors import (
@@ -307,16 +308,37 @@ def test_a_file_that_goes_while_the_pack_is_open_still_reads(mine: pathlib.Path)
         pack[0]
 
 
-def test_a_database_changed_since_is_refused(mine: pathlib.Path) -> None:
-    size = (mine / "data.mdb").stat().st_size
-    options: Any = {"lib_version": 0} if int(lmdb.__version__.split(".")[0]) >= 3 else {}
-    env = lmdb.open(str(mine), map_size=size * 2, lock=False, **options)
+_OPTIONS: Any = {"lib_version": 0} if int(lmdb.__version__.split(".")[0]) >= 3 else {}
+
+
+def _change(database: pathlib.Path, **options: Any) -> None:
+    """Change a database in place; its files keep their sizes."""
+    file = database if database.is_file() else database / "data.mdb"
+    size = file.stat().st_size
+    env = lmdb.open(str(database), map_size=size * 2, lock=False, **_OPTIONS, **options)
     with env.begin(write=True) as transaction:
         transaction.put(b"00000003", b"another image")
     env.close()
-    os.truncate(mine / "data.mdb", size)
-    with pytest.raises(IntegrityError, match="changed since it was packed"):
+    os.truncate(file, size)
+
+
+def test_a_database_changed_since_is_refused(mine: pathlib.Path) -> None:
+    _change(mine)
+    with pytest.raises(IntegrityError, match=f"^{mine}: changed since it was packed.*pack again"):
         packio.open(mine)
+
+
+def test_a_changed_database_of_others_is_to_be_indexed_again(tmp_path: pathlib.Path) -> None:
+    theirs = tmp_path / "theirs.lmdb"
+    with lmdb.open(str(theirs), map_size=1 << 20, subdir=False, **_OPTIONS) as env:
+        for i in range(20):
+            with env.begin(write=True) as transaction:
+                transaction.put(b"%08d" % i, png(width=4 + i))
+    packio.reindex(theirs)
+    _change(theirs, subdir=False)
+    advice = f"^{theirs}: changed since it was indexed.*run packio reindex$"
+    with pytest.raises(IntegrityError, match=advice):
+        packio.open(theirs)
 
 
 _NO_PACKS: dict[str, Callable[[pathlib.Path], object]] = {

@@ -192,8 +192,11 @@ class SampleCollector:
     ) -> tuple[bytes, Facts | None]:
         """The bytes of a field, and the facts of an image."""
         if place.offset < 0:
-            if reader is None:
-                raise IntegrityError(f"{self._root}: record {number} is no range of bytes")
+            if reader is None or name != IMAGE:
+                raise IntegrityError(
+                    f"{self._root}: record {number}: {name!r} is no range of bytes; only an image "
+                    "may be none, and only where the format has a reader"
+                )
             self.by_library = True
             data = reader.get(number)
         else:

@@ -64,7 +64,7 @@ class Place(NamedTuple):
 
     kind: str  # one of `packio.sample.fields.KINDS`
     file: str  # relative to the shard if the shard is a directory, else to its folder
-    offset: int  # bytes; -1: no range of bytes, the format's reader reads the record
+    offset: int  # bytes; -1, only of the image: no range, the format's reader reads the record
     length: int  # bytes
     split: bool = False  # the range holds raw bytes that the format's `unsplit` joins
     facts: Facts | None = None  # of raw pixels, whose bytes do not tell

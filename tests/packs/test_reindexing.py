@@ -13,6 +13,8 @@ from made import png
 import packio
 from packio import registry
 from packio.errors import IntegrityError, MissingPackageError, OptionError
+from packio.packs.collecting import SampleCollector
+from packio.sample.record import Place, Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,3 +119,12 @@ def test_a_renamed_pack_is_reindexed_with_all_it_had(tmp_path: Path) -> None:
         assert pack.metadata["splits"] == ["train", "val"]
         assert [json.loads(f"{s.width}") for s in pack] == [4, 5, 6]
     assert packio.verify(tmp_path / "renamed.tar").ok
+
+
+def test_a_format_that_finds_no_range_of_a_further_field_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(png())
+    size = len(png())
+    places = {"image": Place("image", "file", 0, size), "mask": Place("mask", "file", -1, 100)}
+    collector = SampleCollector(tmp_path, ["file"], registry.load("formats", "tar"), 0)
+    with pytest.raises(IntegrityError, match="record 0: 'mask' is no range of bytes"):
+        collector.add_shard("file", [Record(b"a", places)], None)

@@ -93,9 +93,9 @@ class Record(Generic[Value]):
 
     key: bytes  # relative path in the source, any bytes
     fields: Mapping[str, Value]  # by name; ``"image"`` is always there
-    # An int, or a (k,) float32 or int64 vector. As a format finds it in a container also a float, a
-    # text, or a list: `packio.packs.collecting` makes labels of these.
-    label: int | np.ndarray | None = None
+    # A source gives an int, or a (k,) float32 or int64 vector. A format's scan may also give a
+    # float, a text or a list, of which `packio.packs.collecting` makes labels: hence Any.
+    label: Any = None
     split: int | None = None  # position in the pack's split names
     boxes: np.ndarray | None = None  # (k, 4) float32, XYXY in pixels of the stored image, or frame
     # Name → (k,) int64 or float32, one value a box: ``"labels"``, ``"crowd"``, …

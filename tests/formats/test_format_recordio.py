@@ -117,7 +117,7 @@ def test_another_parser_reads_what_was_written(tmp_path: Path) -> None:
     records = _stuffed(500)
     _write(tmp_path / "out.rec", records)
     found = list(_parse((tmp_path / "out.rec").read_bytes()))
-    assert [(i, [float(r.label)], r.data) for i, r in enumerate(records)] == [  # type: ignore[arg-type]  # ints
+    assert [(i, [float(r.label)], r.data) for i, r in enumerate(records)] == [
         (number, labels, image) for _, number, labels, image in found
     ]
     index = "".join(f"{number}\t{begin}\n" for begin, number, _, _ in found)

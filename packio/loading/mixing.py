@@ -12,7 +12,7 @@ import numpy as np
 from packio.batches import draws
 from packio.batches.draws import PositionedIndex
 from packio.errors import OptionError
-from packio.loading.order import Order
+from packio.loading.order import Order, tell_difference
 from packio.loading.permuting import permute, permute_each, runs
 
 _ARRANGEMENT, _PASS, _PHASE = 0x6D6978, 0x70617373, 0x7068617365  # what random numbers are for
@@ -85,10 +85,8 @@ class MixedSampler(Order[PositionedIndex]):
         """Make the sampler of an order; see `Order.of_order`."""
         sizes = [len(n) for n in getattr(data, "datasets", [data])]
         if sizes != list(order["sizes"]):
-            raise OptionError(
-                f"the state mixes datasets of {order['sizes']} samples; these have {sizes}: give "
-                "the same datasets, in the same order"
-            )
+            difference = tell_difference("sizes", order["sizes"], sizes)
+            raise OptionError(f"other datasets: {difference}; give the same, in the same order")
         parts = data if hasattr(data, "datasets") else sizes
         return super().of_order(order, parts, drop_last=drop_last)
 
@@ -146,8 +144,9 @@ class MixedSampler(Order[PositionedIndex]):
 def _check_weights(weights: Sequence[float], sizes: Sequence[int]) -> None:
     if len(sizes) != len(weights) or not sizes:
         raise OptionError(f"{len(weights)} weights for {len(sizes)} datasets; expected one each")
-    if not all(0 <= w < math.inf for w in weights) or not any(weights):
-        raise OptionError(f"weights={weights}: expected numbers of at least 0, not all 0")
+    bad = [f"weights[{i}]={w}" for i, w in enumerate(weights) if not 0 <= w < math.inf]
+    if bad or not any(weights):
+        raise OptionError(f"{(bad or ['weights'])[0]}: expected numbers of at least 0, not all 0")
     for number, (size, weight) in enumerate(zip(sizes, weights, strict=True)):
         if weight and not size:
             raise OptionError(f"weights: {weight} for dataset {number}, which has no samples")

@@ -7,6 +7,8 @@ takes the positions r, r + W, r + 2 W, …
 from __future__ import annotations
 
 import contextlib
+import itertools
+import reprlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -304,18 +306,24 @@ class Order(DistributedSampler[Item_co]):
     def check(self: Self, state: Mapping[str, Any]) -> Self:
         """Refuse a state that belongs to another order; return the sampler."""
         order = self.order
-        differences = ", ".join(
-            f"{name}={state.get(name)!r} in the state and {ours!r} here"
-            for name, ours in order.items()
-            if state.get(name) != ours
-        )
-        if differences:
+        differ = {name: ours for name, ours in order.items() if state.get(name) != ours}
+        if differ:
+            differences = ", ".join(tell_difference(n, state.get(n), differ[n]) for n in differ)
             raise OptionError(
                 f"the state is of another order than that of the {order['sampler']}: "
                 f"{differences}; make the sampler, and the loader, "
                 "as they were made when the state was saved"
             )
         return self
+
+
+def tell_difference(name: str, theirs: Any, ours: Any) -> str:
+    """Tell how two values differ; of two lists, how many values differ, and the first of these."""
+    if isinstance(theirs, list) and isinstance(ours, list):
+        pairs = enumerate(itertools.zip_longest(theirs, ours, fillvalue="nothing"))
+        (first, (theirs, ours)), *more = [(i, pair) for i, pair in pairs if pair[0] != pair[1]]
+        name = f"differences in {name}: {1 + len(more)}, {name}[{first}]"
+    return f"{name}={reprlib.repr(theirs)} in the state and {reprlib.repr(ours)} here"
 
 
 class Iteration(Iterator[Item_co]):

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import pathlib
+import re
 from collections import Counter
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data import BatchSampler, ConcatDataset, DataLoader
 
 import packio
 from packio.errors import OptionError
@@ -120,9 +121,30 @@ def test_two_at_once_disturb_neither() -> None:
 
 
 @pytest.mark.parametrize(
+    ("sizes", "message"),
+    [([4] * 998 + [5, 6], "differences in sizes: 2, sizes[998]=4 in the state and 5 here"),
+     ([4] * 999, "differences in sizes: 1, sizes[999]=4 in the state and 'nothing' here")],
+)  # fmt: skip
+def test_a_state_of_a_thousand_others_says_what_differs(sizes: list[int], message: str) -> None:
+    state = packio.MixedSampler([4] * 1000, [1] * 1000).state_dict()
+    other = packio.MixedSampler(sizes, [1] * len(sizes))
+    with pytest.raises(OptionError, match=re.escape(message)) as caught:
+        other.load_state_dict(state)
+    assert len(str(caught.value)) < 500
+    parts: Any = [range(n) for n in sizes]
+    with pytest.raises(OptionError, match=re.escape(message)) as caught:
+        packio.MixedSampler.of_order(state, ConcatDataset(parts))
+    assert len(str(caught.value)) < 300
+    with pytest.raises(OptionError, match=r"sizes=None in the state and \[4, ") as caught:
+        other.load_state_dict(packio.ShuffleSampler(4000).state_dict())
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
     ("sizes", "weights", "message"),
     [([3, 4], [1], "1 weights for 2 datasets"), ([], [], "0 weights"),
-     ([3, 4], [1, -1], "at least 0"), ([3, 4], [0, 0], "not all 0"),
+     ([3, 4], [1, -1], r"weights\[1\]=-1.0: expected numbers of at least 0"),
+     ([3, 4], [0, 0], "not all 0"),
      ([3, 4], [1, float("nan")], "at least 0"),
      ([3, 0], [1, 0.5], "0.5 for dataset 1, which has no samples")],
 )  # fmt: skip

@@ -27,7 +27,7 @@ _CAMPAIGN = pathlib.Path(campaign.__file__)
 
 
 def test_every_format_that_is_written_is_in_the_campaign() -> None:
-    modules = [registry.load("formats", name) for name in registry.names("formats")]
+    modules = [registry.load("formats", name) for name in registry.list_built_in("formats")]
     written = {m.caps.suffixes[0] for m in modules if m.caps.writes}
     assert written == set(checker.SUFFIXES)
 

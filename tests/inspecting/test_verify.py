@@ -331,7 +331,13 @@ def test_an_index_that_is_not_sound_is_told_and_reindex_mends_it(
     name: str, kind: str, tmp_path: Path
 ) -> None:
     pack = packed(name, tmp_path / "a", shards=1 if kind == "header" else 2)
-    index, before = index_of(pack), [(s.data, s.mask, s.label) for s in packio.open(pack.path)]
+    has_label = "label" in registry.load("formats", name).caps.keeps
+
+    def contents() -> list[Any]:
+        found = packio.open(pack.path)
+        return [(s.data, s.mask, s.label if has_label else None) for s in found]
+
+    index, before = index_of(pack), contents()
     if kind == "missing":
         index.unlink()
     else:
@@ -342,7 +348,7 @@ def test_an_index_that_is_not_sound_is_told_and_reindex_mends_it(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it tells what of the index is lost
         packio.reindex(pack.path)
-    assert [(s.data, s.mask, s.label) for s in packio.open(pack.path)] == before
+    assert contents() == before
     assert damages(pack, decode=True, structure="always") == ()
 
 

@@ -27,5 +27,5 @@ def test_cell(cell: Cell, tmp_path: pathlib.Path, commands: Commands) -> None:
 
 
 def test_every_format_that_is_written_is_in_the_matrix() -> None:
-    modules = [registry.load("formats", name) for name in registry.names("formats")]
+    modules = [registry.load("formats", name) for name in registry.list_built_in("formats")]
     assert {m.caps.suffixes[0] for m in modules if m.caps.writes} == {*FORMATS}

@@ -24,7 +24,7 @@ _PACKS = sorted(
 
 
 def test_every_format_is_frozen() -> None:
-    formats = (registry.load("formats", name) for name in registry.names("formats"))
+    formats = (registry.load("formats", name) for name in registry.list_built_in("formats"))
     suffixes = {m.caps.suffixes[0] for m in formats if m.caps.writes}
     newest = max(path.parent for path in _PACKS)
     assert {path.suffix for path in _PACKS if path.parent == newest} == suffixes

@@ -19,6 +19,7 @@ import vision
 from PIL import Image
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from types import ModuleType
 
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # it asks the network for newer versions
@@ -135,6 +136,20 @@ def torchvision() -> ModuleType:
 def timm(torchvision: ModuleType) -> ModuleType:  # noqa: ARG001 (timm imports it)
     """The module timm, which needs a torchvision that loads."""
     return pytest.importorskip("timm")  # type: ignore[no-any-return]  # pytest says Any
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {name: _encodable(each) for name, each in value.items()}
+    return type(value)(map(_encodable, value)) if type(value) in (list, tuple) else value
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """Let workers of pytest-xdist report failures whose text is not UTF-8, as that of odd keys."""
+    return _encodable((yield))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

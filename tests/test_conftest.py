@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING
 import make_sample_images
 import numpy as np
 import torch
+from _pytest.reports import TestReport
 from PIL import Image
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+    import pytest
 
 
 def test_photos_are_a_dozen_small_rgb_arrays(photos: list[np.ndarray]) -> None:
@@ -83,3 +86,16 @@ sys.exit(subprocess.run([sys.executable, '-c', {child!r}], stderr=-3).returncode
         )  # fmt: skip
         ended.append(done.returncode)
     assert ended == [0, 1]
+
+
+def test_a_failure_with_a_key_that_is_not_utf_8_reaches_xdist(pytestconfig: pytest.Config) -> None:
+    sections = [("stdout", "key \udcff")]
+    report = TestReport(
+        "test_a", ("test_a.py", 0, "a"), {}, "failed", "E  'ü\udcff'", "call", sections
+    )
+    hook = pytestconfig.hook.pytest_report_to_serializable
+    sent = hook(config=pytestconfig, report=report)
+    assert str(sent).encode()
+    assert (sent["longrepr"], sent["sections"]) == ("E  'ü\\udcff'", [("stdout", "key \\udcff")])
+    again = pytestconfig.hook.pytest_report_from_serializable(config=pytestconfig, data=sent)
+    assert again.failed

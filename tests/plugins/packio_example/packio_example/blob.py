@@ -1,50 +1,52 @@
-"""One file: for each sample a JSON line, field → [kind, bytes], then the values of the fields."""
+"""One file: `MAGIC`; then of each sample a JSON line, field → [kind, bytes], and the values."""
 
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from packio.errors import IntegrityError
-from packio.formats import Caps, Format, Places, Reading, Written, check_reading
+from packio.errors import IntegrityError, NotAPackError
+from packio.formats import Caps, Format, Reading, Written, check_reading
+from packio.formats.blobs import append_only
 from packio.sample.record import Field, Place, Record
 
+MAGIC = b"blob, version 1\n"
 
-class BlobWriter:
+
+class BlobWriter(append_only.Writer):
     """Write one file."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._count, self._places = path, 0, dict[str, Places]()
-        self._file = path.open("xb")
-        self.abort = self._file.close
+        super().__init__(path)
+        (self._output,) = self._outputs
+        self._output.append(MAGIC)
 
     def add(self, records: Sequence[Record[Field]]) -> None:
         """Append records."""
-        for number, record in enumerate(records, self._count):
+        for record in records:
             head = {name: [field.kind, len(field.data)] for name, field in record.fields.items()}
-            self._file.write(json.dumps(head).encode() + b"\n")
+            self._output.append(json.dumps(head).encode(), b"\n")
             for name, field in record.fields.items():
-                places = self._places.setdefault(name, Places())
-                places.add(number, self._file.tell(), len(field.data))
-                self._file.write(field.data)
-        self._count += len(records)
+                self._note(name, self._output.size, len(field.data))
+                self._output.append(field.data)
+            self._count += 1
 
     def close(self) -> Written:
         """Finish the file, and tell where the values lie."""
-        self._file.close()
-        places = {name: found.ranges(self._count) for name, found in self._places.items()}
-        return Written((self._path.name,), places, sidecars=(), info={})
+        return self._close([self._path.name], sidecars=[])
 
 
 class Blob(Format):
     """Values end to end in one file."""
 
-    caps = Caps(suffixes=(".blob",))
+    caps = Caps(suffixes=(".blob",), magic=(MAGIC,))
 
     def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
         """Yield every record, in order."""
         check_reading(path, reading)  # refuses names: there is nothing to choose from
         with path.open("rb") as file:
+            if file.read(len(MAGIC)) != MAGIC:
+                raise NotAPackError(f"{path}: begins otherwise than a file of blobs")
             for number, line in enumerate(iter(file.readline, b"")):
                 fields = dict[str, Place]()
                 try:

@@ -55,7 +55,7 @@ class Caps:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """How to take what a foreign container says; None: find out."""
+    """How to take what a foreign container says; None: find out. See `check_reading`."""
 
     label_offset: int = 0  # added to labels that are ints
     trust_plain_pickle: bool = False  # read pickles of plain data; nothing in them is run
@@ -72,7 +72,7 @@ class Reading:
 
 
 def check_reading(path: Path, reading: Reading, *takes: str) -> None:
-    """Refuse names and orders of pixels that the user gave, but those that a format `takes`."""
+    """Refuse what the user said; ``check_reading(path, reading, "image", "label")`` takes these."""
     for name, value in reading.names().items():
         if name not in takes and (name, value) != ("label", ""):  # "": no labels
             raise OptionError(

@@ -21,6 +21,7 @@ import readme_tables
 import packio
 from packio import registry
 from packio.formats import Reading
+from packio.inspecting import info
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -139,6 +140,20 @@ def test_the_guide_names_every_example() -> None:
     )
     examples = sorted((REPOSITORY / "examples").glob("*.py"))
     assert sorted(commands) == [f"examples/{path.name}" for path in examples]
+
+
+def test_the_guide_names_every_key_of_info(
+    image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    packio.pack(image_folder, tmp_path / "a.tar")
+    with packio.open(tmp_path / "a.tar") as pack:
+        described = info.describe(pack)
+    text = (DOCS / "guides" / "look.md").read_text()
+    rows = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+    named = [name for row in rows for name in re.findall(r"`([\w.]+)`", row)]
+    assert sorted(named) == sorted(
+        [*described, *(f"labels.{name}" for name in described["labels"])]
+    )
 
 
 def test_the_reference_names_every_exit_code() -> None:

@@ -15,6 +15,7 @@ from packio.images.native import REASONS
 from packio.system.threads import alone
 
 _WORKERS = 128  # DataLoader workers with a column of their own
+_LARGE = 1 << 16  # bytes of positions
 COUNTS = ("replaced", "fallbacks", *REASONS)  # rows of a tally; then come
 _EPOCH, _FIRST, _LATER, _WARNED = range(len(COUNTS), len(COUNTS) + 4)
 
@@ -140,8 +141,8 @@ def _column() -> int:
 class Positions:
     """Positions of some samples of a pack, or of all.
 
-    Forked processes share the array. To processes that torch spawns it is sent once, through shared
-    memory, whatever their number.
+    Forked processes share the array. To processes that torch spawns a large array is sent once,
+    through shared memory, whatever their number; it costs a file descriptor.
     """
 
     def __init__(self, array: np.ndarray | torch.Tensor | None = None) -> None:
@@ -152,9 +153,9 @@ class Positions:
             self.array.flags.writeable = False
 
     def __reduce__(self) -> tuple[object, ...]:
-        if self._tensor is None and self.array is not None:
+        if self._tensor is None and self.array is not None and self.array.nbytes > _LARGE:
             self._tensor = torch.from_numpy(self.array.copy())
-        return Positions, (self._tensor,)
+        return Positions, (self.array if self._tensor is None else self._tensor,)
 
 
 class Targets(np.ndarray):

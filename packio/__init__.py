@@ -27,6 +27,7 @@ _PUBLIC = {  # name → module
         "datasets.sizes": "Bucket",
         "errors": "DecodeError IntegrityError PackioError",
         "images.bucketing": "BucketCrop",
+        "images.floats": "Normalize",
         "images.geometry": "CenterCrop RandomCrop RandomResizedCrop Resize ResizeCenterCrop",
         "images.tensors": "ensure_contiguous is_contiguous_batch",
         "inspecting.duplicates": "find_duplicates",
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     from packio.errors import IntegrityError as IntegrityError
     from packio.errors import PackioError as PackioError
     from packio.images.bucketing import BucketCrop as BucketCrop
+    from packio.images.floats import Normalize as Normalize
     from packio.images.geometry import CenterCrop as CenterCrop
     from packio.images.geometry import RandomCrop as RandomCrop
     from packio.images.geometry import RandomResizedCrop as RandomResizedCrop

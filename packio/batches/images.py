@@ -27,6 +27,7 @@ from packio.packs.opening import Pack
 from packio.packs.table import Row, RowList
 from packio.sample.levels import size_at
 from packio.sample.record import IMAGE, Facts
+from packio.system import buffers
 from packio.system.threads import Threads, alone
 
 # Pixels of an image, as stored. With JPEGs and PNGs of 24 to 96 pixels a side, two threads made 0.6
@@ -242,7 +243,7 @@ def ensure_out(
 ) -> torch.Tensor:
     """A tensor for a batch of images: ``out`` if given, else a new one; see `Settings.scratch`."""
     if out is None:
-        return torch.empty(shape, dtype=dtype) if scratch else tensors.new_batch(shape, dtype)
+        return buffers.new_tensor(shape, dtype) if scratch else tensors.new_batch(shape, dtype)
     if tuple(out.shape) != shape or out.dtype != dtype or not out.is_contiguous():
         raise OptionError(
             f"out={tuple(out.shape)} {out.dtype}: expected a contiguous tensor, {shape} {dtype}"

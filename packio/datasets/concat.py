@@ -362,7 +362,7 @@ def _check_kinds(datasets: Sequence[PackDataset]) -> None:
             "fields": fields.assemble({name: name for name in fields.names}),
             "kinds of fields": fields.kinds,
             "output": own["output"],
-            "dtype": own["dtype"],
+            "dtype": dataset._dtype(),
             "views": None if own["views"] is None else len(own["views"]),
         }
         first = first or kind

@@ -11,11 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from packio.batches import images
 from packio.batches.boxes import LABELS
 from packio.batches.columns import FieldColumn
 from packio.batches.samples import BOXES, SEEN, FieldColumns
-from packio.datasets.options import FLOATS
 from packio.errors import OptionError
 from packio.packs.opening import Pack
 from packio.sample import levels
@@ -137,28 +135,6 @@ def _in_meta(pack: Pack, name: str) -> bool:
     forms = {json.dumps(name, ensure_ascii=escape).encode("utf-8", "surrogatepass")
              for escape in (True, False)}  # fmt: skip
     return any(re.search(re.escape(form) + rb"\s*:", text.data) for form in forms)
-
-
-def scale(view: Any, dtype: torch.dtype, out: torch.Tensor | None = None) -> Any:
-    """Scale integer images to 0..1 in a float type; floating-point ones are only converted."""
-    if dtype not in FLOATS:
-        return view
-    if view is None:  # the sample has no such image
-        return None
-    if isinstance(view, list):
-        return [scale(image, dtype) for image in view]
-    if view.dtype.is_floating_point and out is None:
-        return view.to(dtype)
-    if out is None and view.device.type != "cpu":
-        out = torch.empty_like(view, dtype=dtype)
-    else:
-        out = images.ensure_out(tuple(view.shape), dtype, out)
-    if view.dtype.is_floating_point:
-        return out.copy_(view)
-    limit = 255.0 if view.dtype == torch.uint8 else 65535.0
-    if dtype == torch.float32:
-        return torch.div(view, limit, out=out)
-    return out.copy_(view.to(torch.float32).div_(limit))
 
 
 def convert(kind: str, tensor: Any, output: str) -> Any:

@@ -12,14 +12,13 @@ import torch
 
 from packio.batches import draws
 from packio.errors import OptionError
-from packio.images import bucketing, geometry, regions
+from packio.images import bucketing, floats, geometry, regions
 from packio.images.geometry import Geometry, accept_crop
 from packio.packs.opening import Pack
 from packio.storage import urls
 from packio.system.signatures import BY_POSITION
 
 OUTPUTS = ("tensor", "numpy", "pil")
-FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _SHOWN = ("hflip", "vflip", "fidelity", "mode", "exif_orientation", "split")  # in descriptions
 SETTABLE = ("transform", "target_transform", "transforms", "seed")  # of options, later on
 
@@ -67,7 +66,7 @@ def check(options: Mapping[str, Any]) -> dict[str, Any]:
     """Check a dataset's options by themselves; return them with packio's crops, and with URLs."""
     _check_path(options["path"])
     choices = {"output": OUTPUTS, "on_error": ("raise", "skip"), "cache": (None, "ram"),
-               "fidelity": regions.FIDELITIES, "dtype": (torch.uint8, *FLOATS)}  # fmt: skip
+               "fidelity": regions.FIDELITIES, "dtype": (torch.uint8, *floats.DTYPES)}  # fmt: skip
     for name, allowed in choices.items():
         if options[name] not in allowed:
             raise OptionError(f"{name}={options[name]!r}: expected one of {allowed}")

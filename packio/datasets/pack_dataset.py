@@ -17,12 +17,13 @@ from packio.batches.framing import Draw, Settings
 from packio.batches.samples import MadeSamples
 from packio.datasets import options, selection
 from packio.datasets.dataset import Dataset
-from packio.datasets.fields import READS, Outputs, Spec, convert, fields_of_pack, scale
+from packio.datasets.fields import READS, Outputs, Spec, convert, fields_of_pack
 from packio.datasets.lookahead import Guesses
 from packio.datasets.shared_state import Positions, Seed, Tally, Targets
 from packio.datasets.transforms import warn_of_moves
 from packio.errors import DecodeError, KeyNotFoundError, OptionError
 from packio.images.decoders import MAX_PIXELS, Decoder
+from packio.images.floats import Normalize, to_floats
 from packio.images.geometry import Geometry
 from packio.packs import caches, opening
 from packio.packs.table import Row
@@ -66,7 +67,8 @@ class PackDataset(Dataset):
             "pil", boxes and arrays are NumPy arrays.
         dtype: Of tensors: torch.uint8 (as decoded), or a float type, scaled to 0..1.
         transform: Called with each image of the field "image"; albumentations' too. With `views`
-            also a list of them, one for each view.
+            also a list of them, one for each view. `packio.Normalize` makes normalised floats, of
+            ``dtype`` or float32, of all images.
         target_transform: Called with each label.
         transforms: Called with image, mask, further images and masks (in the order of `fields`),
             boxes, box_labels, further columns of the boxes, and label, as far as they are among the
@@ -222,7 +224,7 @@ class PackDataset(Dataset):
         self._settings = Settings(
             self._options["views"] or (self._options["crop"],), hflip, vflip,
             Decoder(decoder, mode, max_pixels=max_pixels), exif_orientation, fidelity == "fast",
-            self._fields.kinds, ignore_index, dtype in options.FLOATS,
+            self._fields.kinds, ignore_index,
         )  # fmt: skip
         self._images = [name for name, kind in self._fields.kinds.items() if kind == "image"]
         self._are_little = images.are_little(self.pack)
@@ -301,8 +303,8 @@ class PackDataset(Dataset):
     def with_options(self: Self, **options: Any) -> Self:
         """The same samples with some options changed, as crop=… for evaluation, in the same epoch.
 
-        The new dataset has an epoch and counts of its own. If only threads= changes, both
-        datasets share them.
+        The new dataset has an epoch and counts of its own. If only threads=, dtype= or transform=
+        change, both datasets share them.
 
         Raises:
             OptionError: there is no such option; or split= is to change in a part of a dataset.
@@ -319,7 +321,8 @@ class PackDataset(Dataset):
         own = vars(other)
         if "seed" not in options:
             own.update(_seed=self._seed, seeded=self.seeded)
-        own["_tally"] = self._tally if set(options) <= {"threads"} else Tally(self.epoch)
+        shares = set(options) <= {"threads", "dtype", "transform"}
+        own["_tally"] = self._tally if shares else Tally(self.epoch)
         if self._is_part:
             own.update(_chosen=self._chosen, _is_part=True)
         return other
@@ -346,7 +349,20 @@ class PackDataset(Dataset):
 
     @property
     def _is_plain(self) -> bool:
-        return self.transform is None and self.target_transform is None and self.transforms is None
+        is_own = self.transform is None or self._normalize is not None
+        return is_own and self.target_transform is None and self.transforms is None
+
+    @property
+    def _normalize(self) -> Normalize | None:
+        """The transform, if images become floats by it as they are made."""
+        is_tensor, own = self._options["output"] == "tensor", self.transform
+        return own if is_tensor and isinstance(own, Normalize) else None
+
+    def _dtype(self, name: str = IMAGE) -> torch.dtype:
+        """The type of the images of a field as they are made."""
+        dtype: torch.dtype = self._options["dtype"]
+        is_normal = name == IMAGE and self._normalize is not None
+        return torch.float32 if is_normal and dtype == torch.uint8 else dtype
 
     def _part(self: Self, indices: np.ndarray) -> Self:
         part, chosen = copy.copy(self), Positions(self._positions(indices))
@@ -385,8 +401,8 @@ class PackDataset(Dataset):
         """Make samples at (N,) positions of the pack; images go to ``out``; bad ones are there."""
         if not self._fields.kinds:
             return MadeSamples({}, {})
-        settings, dtype = self._settings, self._options["dtype"]
-        is_float = dtype in options.FLOATS
+        is_float = self._dtype().is_floating_point
+        settings = self._settings.for_floats if is_float else self._settings
         given, before = None if is_float else out, settings.counts
         try:
             made = samples.make(self.pack, settings, positions, draw, threads, given, device)
@@ -396,8 +412,22 @@ class PackDataset(Dataset):
             self._check_pillow_holds(made, positions)
         for name in self._images if is_float else ():
             into = out if name == IMAGE else None
-            made.columns[name] = [scale(view, dtype, into) for view in made.columns[name]]
+            views = made.columns[name]
+            made.columns[name] = [self._floats(name, view, threads, into) for view in views]
         return made
+
+    def _floats(
+        self, name: str, view: Any, threads: Threads | None = None, out: torch.Tensor | None = None
+    ) -> Any:
+        """Make floats of the images of a view: a tensor, or a list, with None for no image."""
+        dtype, normalize = self._dtype(name), self._normalize if name == IMAGE else None
+        if not dtype.is_floating_point:  # beside an image that is normalised
+            return view
+        if isinstance(view, list):
+            return [None if v is None else to_floats(v, dtype, normalize) for v in view]
+        if out is not None or view.device.type == "cpu":
+            out = images.ensure_out(tuple(view.shape), dtype, out)
+        return to_floats(view, dtype, normalize, out, threads)
 
     def _check_pillow_holds(self, made: MadeSamples, positions: np.ndarray) -> None:
         """Count samples as bad whose pixels Pillow has no mode for, as RGB of 16 bits."""
@@ -455,8 +485,8 @@ class PackDataset(Dataset):
             made = samples.make_one(self.pack, self._settings, row, *self._draw_one(index))
         finally:
             self._count(before)
-        for name in self._images if self._options["dtype"] in options.FLOATS else ():
-            made[name] = [scale(view, self._options["dtype"]) for view in made[name]]
+        for name in self._images if self._dtype().is_floating_point else ():
+            made[name] = self._floats(name, made[name])
         if output == "tensor":
             return made
         kinds = self._fields.kinds

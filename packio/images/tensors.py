@@ -7,7 +7,6 @@ Transposed views take three times as long to be stacked into a batch, and twelve
 from __future__ import annotations
 
 import contextlib
-import math
 import sys
 import threading
 import warnings
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from packio.system.workers import new_storage
+from packio.system import buffers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,15 +62,15 @@ def pin_batches(*, on: bool) -> Iterator[None]:
 
 
 def new_batch(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Make an uninitialised contiguous tensor; in a worker, in shared memory: not copied again."""
-    if torch.utils.data.get_worker_info() is not None:
-        storage = new_storage(math.prod(shape) * dtype.itemsize)
-        strides = torch.empty(shape, dtype=dtype, device="meta").stride()
-        return torch.empty(0, dtype=dtype).set_(storage, 0, shape, strides)
+    """Make an uninitialised contiguous tensor, in memory that a batch had before; see `buffers`.
+
+    In a worker it is in shared memory, and not copied again.
+    """
     if getattr(_PINNED, "on", False):
         with contextlib.suppress(RuntimeError):  # there is none; `pin` will say so
             return torch.empty(shape, dtype=dtype, pin_memory=True)
-    return torch.empty(shape, dtype=dtype)
+    is_shared = torch.utils.data.get_worker_info() is not None
+    return buffers.new_tensor(shape, dtype, is_shared=is_shared)
 
 
 def pin(tensor: torch.Tensor) -> torch.Tensor:

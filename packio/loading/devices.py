@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any, cast
 
 import torch
 
 from packio.errors import OptionError
+from packio.images import floats
 from packio.images.tensors import map_tensors
+from packio.system import buffers
+from packio.system.locks import cached_property
 
-DTYPES = (torch.uint8, torch.float32, torch.float16, torch.bfloat16)
+DTYPES = (torch.uint8, *floats.DTYPES)
 FORMATS = (torch.contiguous_format, torch.channels_last)
 
 
@@ -29,47 +31,35 @@ class Preparation:
             raise OptionError(f"dtype={self.dtype}: expected one of {DTYPES}")
         if self.memory_format is not None and self.memory_format not in FORMATS:
             raise OptionError(f"memory_format={self.memory_format}: expected one of {FORMATS}")
-        if self.normalize is None:
-            return
-        if self.dtype == torch.uint8:
+        if self.normalize is not None and self.dtype == torch.uint8:
             raise OptionError("normalize= needs a float type; dtype is torch.uint8")
-        mean, std = self.normalize
-        if len(mean) != len(std) or not len(mean):
+        _ = self._normalize  # checks it
+
+    @cached_property
+    def _normalize(self) -> floats.Normalize | None:
+        if self.normalize is None:
+            return None
+        if len(self.normalize) != 2:
             raise OptionError(f"normalize={self.normalize}: expected (mean, std), one a channel")
-        if min(std) <= 0 or max(mean) > 1 or min(mean) < 0:
-            raise OptionError(
-                f"normalize={self.normalize}: expected means in 0..1 and standard deviations above "
-                "0 of values in 0..1, not in 0..255"
-            )
+        return floats.Normalize(*self.normalize)
 
     def __call__(self, image: torch.Tensor) -> torch.Tensor:
         """Prepare one tensor on its device; a tensor of other dimensions stays as it is."""
         if image.ndim != 4:
             return image
         dtype = self.dtype or (torch.float32 if self.normalize is not None else image.dtype)
-        layout = self.memory_format or torch.preserve_format
+        last = image.is_contiguous(memory_format=torch.channels_last)
+        kept = torch.channels_last if last and not image.is_contiguous() else FORMATS[0]
+        layout = self.memory_format or kept
         if not dtype.is_floating_point or (image.dtype == dtype and self.normalize is None):
-            last = image.is_contiguous(memory_format=torch.channels_last)
-            kept = torch.channels_last if last and not image.is_contiguous() else FORMATS[0]
-            return image.to(dtype).contiguous(memory_format=self.memory_format or kept)
-        limit = 1.0 if image.dtype.is_floating_point else float(torch.iinfo(image.dtype).max)
-        values = image.to(torch.float32, memory_format=layout)
-        if self.normalize is not None:
-            mean, std = (_constants(tuple(v), limit, image.device) for v in self.normalize)
-            values = values.sub(mean).div_(std)
-        elif limit != 1:
-            values = values.div(limit)
-        return values.to(dtype)
-
-
-@functools.cache
-def _constants(values: tuple[float, ...], limit: float, device: torch.device) -> torch.Tensor:
-    """Values of each channel, times the limit, (C, 1, 1) on the device.
-
-    Copied there once: a copy from memory that is not pinned waits for all work of the stream.
-    """
-    tensor = torch.tensor(values, dtype=torch.float32, device="cpu")
-    return (tensor * limit).view(-1, 1, 1).to(device)
+            return image.to(dtype).contiguous(memory_format=layout)
+        if image.device.type != "cpu":
+            return floats.compute(image.contiguous(memory_format=layout), dtype, self._normalize)
+        n, c, h, w = image.shape
+        shape = (n, c, h, w) if layout == FORMATS[0] else (n, h, w, c)
+        out = buffers.new_tensor(shape, dtype)
+        out = out if layout == FORMATS[0] else out.permute(0, 3, 1, 2)
+        return floats.to_floats(image, dtype, self._normalize, out)
 
 
 class DevicePrefetcher:

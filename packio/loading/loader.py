@@ -18,8 +18,9 @@ from packio.datasets.lookahead import add_lookahead, unwrap_subset, wrap_subset
 from packio.errors import OptionError
 from packio.images import tensors
 from packio.images.devices import resolve_device
+from packio.images.floats import Normalize
 from packio.loading.cursor import Epoch, EpochBatches, ResumableLoader, make_cursor
-from packio.loading.devices import DevicePrefetcher
+from packio.loading.devices import DevicePrefetcher, Preparation
 from packio.loading.prefetching import prefetch
 from packio.loading.samplers import DefaultSampler, check_length
 from packio.packs.opening import Pack
@@ -92,7 +93,8 @@ class Loader(ResumableLoader):
             A dataset with ``decoder="nvjpeg"`` decodes the JPEGs of a batch there at once, if there
             is no ``collate_fn``.
         dtype, memory_format, normalize, batch_transform: Work on the device; see
-            `DevicePrefetcher`.
+            `DevicePrefetcher`. Without a device, the threads or workers that decode make the
+            floats, as under ``transform=packio.Normalize(mean, std)`` of the dataset.
 
     Attributes:
         dataset, sampler, batch_sampler, batch_size, drop_last: As given, or as made.
@@ -141,6 +143,8 @@ class Loader(ResumableLoader):
         _check_options(self.options, decodes=decodes)
         if threads is not None:
             dataset = dataset.with_options(threads=threads)
+        if device is None and (dtype is not None or normalize is not None):
+            dataset, dtype, normalize = _give_floats(dataset, dtype, normalize)
         check_length(dataset, sampler if batch_sampler is None else batch_sampler)
         dataset = wrap_subset(dataset)
         self.dataset: Any = dataset
@@ -167,10 +171,11 @@ class Loader(ResumableLoader):
         self._cursor = make_cursor(dataset, sampler, batch_sampler, skip or ())
         self.device: torch.device | None = None if device is None else torch.device(device)
         self._send: Callable[[Iterable[Any]], Iterable[Any]] = iter
-        if self.device is not None:
+        changes = dtype, memory_format, normalize, batch_transform
+        if self.device is not None or any(change is not None for change in changes):
             self._send = functools.partial(
-                DevicePrefetcher, device=self.device, dtype=dtype, memory_format=memory_format,
-                normalize=normalize, batch_transform=batch_transform,
+                DevicePrefetcher, device=self.device or "cpu", dtype=dtype,
+                memory_format=memory_format, normalize=normalize, batch_transform=batch_transform,
                 images_at=getattr(dataset, "image_places", None),  # of a foreign dataset, none
             )  # fmt: skip
             self._send([])  # checks the arguments now
@@ -287,6 +292,20 @@ class _Workers:
             ) from error
 
 
+def _give_floats(
+    dataset: Any, dtype: torch.dtype | None, normalize: Any
+) -> tuple[Any, torch.dtype | None, Any]:
+    """Let a dataset of packio make the floats itself, in its threads, where nothing else follows.
+
+    Returns the dataset, and which type and normalisation are left to do.
+    """
+    Preparation(dtype, None, normalize)  # checks them
+    if dtype == torch.uint8 or not getattr(dataset, "makes_floats", False):
+        return dataset, dtype, normalize
+    transform = None if normalize is None else Normalize(*normalize)
+    return dataset.with_options(dtype=dtype or torch.float32, transform=transform), None, None
+
+
 def _seed(dataset: Any, generator: torch.Generator | None) -> int:
     """Choose the seed of the order of a single process: given, drawn before, or drawn now."""
     source = unwrap_subset(dataset)
@@ -376,10 +395,6 @@ def _check_options(given: dict[str, Any], *, decodes: bool) -> None:
         ),
         "threads= needs a dataset of packio": (
             given["threads"] is not None and not hasattr(given["dataset"], "with_options")
-        ),
-        "dtype, memory_format, normalize and batch_transform need device=": (
-            given["device"] is None
-            and any(given[n] for n in ("dtype", "memory_format", "normalize", "batch_transform"))
         ),
         "persistent_workers, timeout, worker_init_fn, multiprocessing_context need num_workers=": (
             not given["num_workers"]

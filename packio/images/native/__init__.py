@@ -21,7 +21,7 @@ from packio.errors import MissingPackageError
 if TYPE_CHECKING:
     from packio.images.frames import Box, Frame
 
-_VERSION = 10  # of the functions below
+_VERSION = 11  # of the functions below
 _MADE = 0
 KIND, OUTPUT, LEVEL = 1, 4, 6
 # Why an image was declined, by status; the last one is no status of the core.
@@ -83,6 +83,10 @@ def _library() -> ctypes.CDLL | str:
     library.packio_unfilter.argtypes = [
         ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int32,
         ctypes.c_void_p, ctypes.c_int64,
+    ]  # fmt: skip
+    library.packio_look_up.argtypes = [
+        ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_int64, ctypes.c_void_p,
+        ctypes.c_int, ctypes.c_int, ctypes.c_void_p,
     ]  # fmt: skip
     library.packio_choose(1)
     return library
@@ -235,3 +239,17 @@ def unfilter(rows: bytes, shape: tuple[int, int, int]) -> np.ndarray | None:
         rows, len(rows), shape[0], shape[1] * shape[2], shape[2], place, out.nbytes
     )
     return out if status == _MADE else None
+
+
+def look_up(
+    planes: int, images: int, channels: int, size: int, tables: int, out: int, item: int, *,
+    is_last: bool,
+) -> None:  # fmt: skip
+    """Look bytes of images up in a table of 256 values for each channel.
+
+    ``planes``, ``tables`` and ``out`` are addresses: of (N, C, …) bytes, ``size`` of them an image;
+    of (C, 256) values of ``item`` bytes, 2 or 4; and of as many values as there are bytes, the
+    channels last if ``is_last``.
+    """
+    library: ctypes.CDLL = _library()  # type: ignore[assignment]  # the caller has asked why_not()
+    library.packio_look_up(planes, images, channels, size // channels, tables, item, is_last, out)

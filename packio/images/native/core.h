@@ -18,7 +18,8 @@
    which it reads and checks (crc.c, kernels/crc.h); memory.c has a thread's memory. The kernels are
    compiled twice: for any processor, and for x86-64 processors with AVX2.
 
-   unfilter.c is about PNGs, and needs nothing of this: it undoes the filters of their rows. */
+   unfilter.c is about PNGs, and needs nothing of this: it undoes the filters of their rows. Nor does
+   floats.c, which turns bytes into floats. */
 
 #ifndef PACKIO_CORE_H
 #define PACKIO_CORE_H

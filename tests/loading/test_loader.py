@@ -236,7 +236,7 @@ def test_workers_are_started_either_way(method: str, pack: pathlib.Path) -> None
         ({"prefetch_factor": 0}, "prefetch_factor=0"),
         ({"sampler": [0], "shuffle": True}, "exclude"),
         ({"batch_sampler": [[0]], "drop_last": True}, "excludes"),
-        ({"dtype": torch.float32}, "need device="),
+        ({"dtype": torch.int64}, "dtype="),
         ({"timeout": 3}, "need num_workers="),
         ({"device": "cpu", "normalize": ([9.0], [1.0])}, "normalize="),
     ],

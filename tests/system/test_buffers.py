@@ -1,0 +1,373 @@
+"""Memory of batches is used again, and never while anybody holds a tensor, view or array on it."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import pickle
+import queue
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from packio.images import tensors
+from packio.system import buffers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SHAPE = (8, 3, 256, 256)  # 1.5 MB: what is below 1 MB is malloc's
+POISON = 0xEE
+
+# What people keep of a batch → how a value of it is read later.
+KEPT: dict[str, Callable[[torch.Tensor], Any]] = {
+    "itself": lambda batch: batch,
+    "a view": lambda batch: batch[3],
+    "a slice": lambda batch: batch[2:5, :, 7:9],
+    "unbound": lambda batch: batch.unbind(0)[5],
+    "another type": lambda batch: batch.view(torch.int8),
+    "detached": lambda batch: batch.detach(),
+    "an array": lambda batch: batch.numpy(),
+    "a part of an array": lambda batch: batch.numpy()[1:2, ::2],
+    "a memoryview": lambda batch: memoryview(batch.numpy().reshape(-1)),
+    "by DLPack": lambda batch: torch.from_dlpack(batch),
+    "an array by DLPack": lambda batch: np.from_dlpack(batch),
+    "its storage": lambda batch: batch.untyped_storage(),
+    "a parameter": lambda batch: torch.nn.Parameter(batch, requires_grad=False),
+    "a transposed view": lambda batch: batch.permute(0, 2, 3, 1),
+    "from an array": lambda batch: torch.from_numpy(batch.numpy()[4]),
+    "a buffer": lambda batch: torch.frombuffer(batch.numpy().reshape(-1), dtype=torch.uint8),
+}
+
+
+def _values(kept: Any) -> set[int]:
+    if isinstance(kept, torch.UntypedStorage):
+        kept = torch.empty(0, dtype=torch.uint8).set_(kept)
+    return set(np.unique(np.asarray(kept).view(np.uint8)).tolist())
+
+
+@pytest.fixture(autouse=True)
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fill each buffer that comes back with a pattern: forked workers do so, too."""
+    ours = buffers._Pool._give_back
+
+    def give_back(self: Any, buffer: Any, *rest: Any) -> None:
+        start = buffer.begin
+        if not buffer.has(1):
+            buffer.memory[start:] = bytes([POISON]) * (len(buffer.memory) - start)
+        ours(self, buffer, *rest)
+
+    monkeypatch.setattr(buffers._Pool, "_give_back", give_back)
+    monkeypatch.setattr(buffers, "_pool", buffers._Pool())
+    yield
+    gc.collect()
+
+
+def _filled(value: int) -> torch.Tensor:
+    batch = tensors.new_batch(SHAPE, torch.uint8)
+    batch.numpy().fill(value)  # torch's own threads do not live on in a fork
+    return batch
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_is_kept_of_a_batch_keeps_its_values(name: str) -> None:
+    kept = [KEPT[name](_filled(value)) for value in range(6)]
+    assert [_values(each) for each in kept] == [{value} for value in range(6)]
+    kept.clear()
+    again = _filled(9)
+    assert _values(again) == {9}
+
+
+def test_memory_is_used_again_once_the_last_view_is_gone() -> None:
+    first = _filled(1)
+    place, view = first.data_ptr(), first[2:]
+    del first
+    assert _filled(2).data_ptr() != place
+    array = view.numpy()
+    del view
+    other = _filled(3)
+    assert other.data_ptr() != place
+    assert set(np.unique(array)) == {1}
+    del array
+    places = [batch.data_ptr() for batch in (_filled(4), _filled(5))]
+    assert place in places or _filled(6).data_ptr() == place
+
+
+def test_a_smaller_batch_takes_the_memory_of_a_larger_one_and_says_its_own_size() -> None:
+    place = _filled(1).data_ptr()
+    last = tensors.new_batch((6, *SHAPE[1:]), torch.uint8)
+    assert last.data_ptr() == place
+    assert last.untyped_storage().nbytes() == last.nbytes  # what torch.save writes
+
+
+def test_little_and_empty_tensors_are_plain() -> None:
+    assert tensors.new_batch((0, 3, 4, 4), torch.float32).shape == (0, 3, 4, 4)
+    assert tensors.new_batch((2, 3), torch.float16).dtype == torch.float16
+
+
+def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = buffers._Pool()
+    pool.limit = 3 * (3 << 19)
+    monkeypatch.setattr(buffers, "_pool", pool)
+    many = [_filled(value) for value in range(8)]
+    assert not pool._waiting
+    many.clear()
+    assert sum(buffer.size for buffer in pool._waiting) == pool.limit
+    pool.limit = 0
+    place = _filled(1)
+    del place
+    assert not pool._waiting
+
+
+def test_a_forked_child_and_its_parent_have_memory_of_their_own() -> None:
+    kept, gone = _filled(1), _filled(2)
+    del gone
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+
+    def work() -> None:
+        mine = _filled(7)
+        answers.put((_values(kept), _values(mine)))
+
+    child = context.Process(target=work)
+    child.start()
+    assert answers.get(timeout=60) == ({1}, {7})
+    child.join()
+    assert _values(kept) == {1}
+    del kept
+    assert _values(_filled(3)) == {3}
+
+
+class Numbered(Dataset[Any]):
+    """Batches of which each says, in all of its bytes, which one it is."""
+
+    def __init__(self, count: int, form: str = "tensor") -> None:
+        self._count, self._form = count, form
+
+    def __len__(self) -> int:
+        return self._count * 4
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        value = indices[0] // 4 % 200
+        batch = _filled(value)
+        if self._form == "views":
+            return [*batch.unbind(0), batch[1:3].view(torch.int8), value]
+        if self._form == "dropped":
+            del batch
+            batch = _filled(value)
+        if self._form == "twice":
+            return batch, {"again": batch[:2]}, value
+        return batch, value
+
+
+def _same(batch: Any) -> Any:
+    return batch
+
+
+def _loader(dataset: Any, **options: Any) -> Any:
+    return DataLoader(dataset, 4, collate_fn=_same, **{"num_workers": 2, **options})
+
+
+def _tensors(batch: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    tensors.map_tensors(batch, lambda t: found.append(t) or t)
+    return found
+
+
+@pytest.mark.parametrize("form", ["tensor", "views", "dropped", "twice"])
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_batches_of_workers_are_as_made_and_stay_so(form: str, method: str) -> None:
+    loader = _loader(Numbered(20, form), multiprocessing_context=method, persistent_workers=True)
+    kept: list[Any] = []
+    for epoch in range(2 if method == "spawn" else 4):
+        for number, batch in enumerate(loader):
+            assert all(_values(tensor) == {batch[-1]} for tensor in _tensors(batch)), (
+                epoch,
+                number,
+            )
+            if number % 10 == 3:
+                kept.append(batch)
+    for batch in kept:
+        assert all(_values(tensor) == {batch[-1]} for tensor in _tensors(batch))
+
+
+def test_a_worker_uses_its_memory_again() -> None:
+    loader = _loader(_Counting(), num_workers=1)
+    assert max(int(count) for _, count in loader) <= 6  # two ahead, one made, one here, one going
+
+
+class _Counting(Dataset[Any]):
+    def __len__(self) -> int:
+        return 400
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        batch = _filled(1)
+        links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+        names = [os.readlink(link) for link in links if os.path.islink(link)]
+        return batch, sum("packio-batch" in name for name in names)
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_is_kept_of_a_workers_batch_keeps_its_values(name: str) -> None:
+    kept = []
+    for number, (batch, value) in enumerate(_loader(Numbered(40))):
+        if number % 5 == 0:
+            kept.append((KEPT[name](batch), value))
+    assert [_values(each) for each, _ in kept] == [{value} for _, value in kept]
+
+
+def test_a_child_forked_from_the_receiver_keeps_what_it_has() -> None:
+    context = multiprocessing.get_context("fork")
+    go, answers = context.Event(), context.Queue()
+    loader = _loader(Numbered(60), num_workers=1)
+    batches = iter(loader)
+    batch, value = next(batches)
+
+    def work() -> None:
+        go.wait(60)
+        answers.put((_values(batch), value))
+
+    child = context.Process(target=work)
+    child.start()
+    del batch  # the worker may use it again, but for the child
+    for other, number in batches:
+        assert _values(other) == {number}
+    go.set()
+    seen, expected = answers.get(timeout=60)
+    child.join()
+    assert seen == {expected}
+
+
+def test_a_batch_goes_on_to_other_processes_and_into_files() -> None:
+    context = torch.multiprocessing.get_context("fork")
+    forth, back = context.Queue(), context.Queue()
+    child = context.Process(target=_echo, args=(forth, back))
+    child.start()
+    try:
+        for number, (batch, value) in enumerate(_loader(Numbered(12))):
+            assert _values(pickle.loads(pickle.dumps(batch))) == {value}  # noqa: S301 (our own)
+            if number % 4 == 0:
+                forth.put((batch, value))
+                del batch
+    finally:
+        forth.put(None)
+    answers = []
+    while (answer := back.get(timeout=60)) is not None:
+        answers.append(answer)
+    child.join()
+    assert len(answers) == 3
+    assert all(seen == {value} for seen, value in answers)
+
+
+def _echo(forth: Any, back: Any) -> None:
+    kept = []
+    while (item := forth.get(timeout=60)) is not None:
+        kept.append(item)
+    for batch, value in kept:
+        back.put((_values(batch), value))
+    back.put(None)
+
+
+def test_batches_outlive_their_workers() -> None:
+    kept = list(_loader(Numbered(10)))
+    gc.collect()
+    assert all(_values(batch) == {value} for batch, value in kept)
+
+
+def test_an_epoch_that_is_left_early_leaves_nothing_behind() -> None:
+    loader = _loader(Numbered(50), persistent_workers=True)
+    for _ in range(3):
+        batches = iter(loader)
+        kept = [next(batches) for _ in range(3)]
+        del batches
+        assert all(_values(batch) == {value} for batch, value in kept)
+    assert [value for _, value in loader] == list(range(50))
+
+
+def test_a_tensor_that_was_sent_often_is_copied_in_the_end() -> None:
+    """4,096 tensors of one buffer can be on their way; others go torch's way."""
+    (batch,) = _loader(_Often(), num_workers=1)
+    assert len(batch) == 5000
+    assert {int(tensor[0]) for tensor in batch} == {3}
+
+
+class _Often(Dataset[Any]):
+    def __len__(self) -> int:
+        return 4
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        torch.multiprocessing.set_sharing_strategy("file_system")  # a descriptor each otherwise
+        flat = _filled(3).view(-1)
+        return [flat[i : i + 1] for i in range(5000)]
+
+
+_LEFT = """
+import os, signal, sys, torch
+sys.path.insert(0, {tests!r})
+from tests.system.test_buffers import Numbered, _loader, _values
+kept = []
+try:
+    for number, (batch, value) in enumerate(_loader(Numbered(400), num_workers=1)):
+        kept.append((batch, value))
+        if number == 5:
+            worker = torch.multiprocessing.active_children()[0]
+            os.kill(worker.pid, signal.SIGKILL)
+            worker.join()
+except RuntimeError as error:
+    print("told:", str(error).splitlines()[0])
+print(all(_values(batch) == {{value}} for batch, value in kept), len(kept) >= 6)
+print(sorted(n for n in os.listdir("/dev/shm") if n.startswith(("torch_%d" % os.getpid(), "psm_"))))
+"""
+
+
+def test_a_killed_worker_takes_no_batch_with_it() -> None:
+    root = os.fspath(buffers.__file__).rsplit("/packio/", 1)[0]
+    done = subprocess.run(
+        [sys.executable, "-c", _LEFT.format(tests=root)], capture_output=True, text=True,
+        timeout=300, check=False, cwd=root,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[1:] == ["True True", "[]"], done
+
+
+def test_without_anonymous_files_torch_shares_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    buffers._can_share.cache_clear()
+    assert [value for batch, value in _loader(Numbered(6)) if _values(batch) == {value}] == [
+        *range(6)
+    ]
+
+
+def test_no_memory_is_said() -> None:
+    with pytest.raises(MemoryError):
+        buffers.new_tensor((1 << 60,), torch.uint8)
+
+
+def test_threads_may_take_and_give_back_at_once() -> None:
+    tasks: queue.Queue[int] = queue.Queue()
+    wrong: list[object] = []
+
+    def work(own: int) -> None:
+        held: list[torch.Tensor] = []
+        while True:
+            try:
+                number = tasks.get_nowait()
+            except queue.Empty:
+                return
+            held = [*held[-2:], _filled(own)]
+            wrong.extend(number for batch in held if _values(batch[0, 0]) != {own})
+
+    for number in range(400):
+        tasks.put(number)
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

@@ -11,6 +11,7 @@ file system tells late; and a page that the disk or the server cannot deliver.
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import itertools
 import mmap
@@ -25,22 +26,24 @@ from packio.errors import IntegrityError
 
 _FIXED = 0x10  # MAP_FIXED of Linux and macOS: exactly there
 _FAILED = ctypes.c_void_p(-1).value
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE. Source: madvise(2), Linux 5.14 and newer
 _MOST_OPEN = 4  # files that stay open; others are asked for by their paths
 
 
-def reserve(size: int) -> np.ndarray:
+def reserve(size: int, protection: int = 0) -> np.ndarray:
     """Addresses for files to be mapped at, (size,) uint8; they are free again when it is deleted.
 
     Do not touch the bytes before a file is mapped there.
     """
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    return np.frombuffer(mmap.mmap(-1, max(size, mmap.PAGESIZE), flags=flags, prot=0), np.uint8)
+    pages = mmap.mmap(-1, max(size, mmap.PAGESIZE), flags=flags, prot=protection)
+    return np.frombuffer(pages, np.uint8)
 
 
-def map_at(descriptor: int, size: int, address: int) -> None:
+def map_at(descriptor: int, size: int, address: int, protection: int = mmap.PROT_READ) -> None:
     """Map a file over addresses that are reserved. The descriptor may be closed afterwards."""
     flags = mmap.MAP_SHARED | _FIXED
-    if size and _libc().mmap(address, size, mmap.PROT_READ, flags, descriptor, 0) == _FAILED:
+    if size and _libc().mmap(address, size, protection, flags, descriptor, 0) == _FAILED:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
@@ -50,6 +53,21 @@ def map_file(descriptor: int, size: int) -> np.ndarray:
     map_at(descriptor, size, array.ctypes.data)
     array.flags.writeable = False
     return array[:size]
+
+
+def map_shared(descriptor: int, size: int) -> np.ndarray:
+    """A file to be written to, (size,) uint8, which other processes see."""
+    both = mmap.PROT_READ | mmap.PROT_WRITE
+    array = reserve(size, both)
+    map_at(descriptor, size, array.ctypes.data, both)
+    return array
+
+
+def populate(array: np.ndarray) -> None:
+    """Give memory all of its pages now, or raise OSError; without Linux 5.14, they come later."""
+    place, size = ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(array.nbytes)
+    if _libc().madvise(place, size, _POPULATE_WRITE) and ctypes.get_errno() != errno.EINVAL:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 @functools.cache  # the same in every process

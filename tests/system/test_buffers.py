@@ -37,8 +37,8 @@ KEPT: dict[str, Callable[[torch.Tensor], Any]] = {
     "an array": lambda batch: batch.numpy(),
     "a part of an array": lambda batch: batch.numpy()[1:2, ::2],
     "a memoryview": lambda batch: memoryview(batch.numpy().reshape(-1)),
-    "by DLPack": lambda batch: torch.from_dlpack(batch),
-    "an array by DLPack": lambda batch: np.from_dlpack(batch),
+    "by DLPack": torch.from_dlpack,
+    "an array by DLPack": np.from_dlpack,
     "its storage": lambda batch: batch.untyped_storage(),
     "a parameter": lambda batch: torch.nn.Parameter(batch, requires_grad=False),
     "a transposed view": lambda batch: batch.permute(0, 2, 3, 1),
@@ -61,7 +61,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def give_back(self: Any, buffer: Any, *rest: Any) -> None:
         start = buffer.begin
         if not buffer.has(1):
-            buffer.memory[start:] = bytes([POISON]) * (len(buffer.memory) - start)
+            buffer.memory[start:] = POISON
         ours(self, buffer, *rest)
 
     monkeypatch.setattr(buffers._Pool, "_give_back", give_back)
@@ -141,7 +141,6 @@ def test_a_forked_child_and_its_parent_have_memory_of_their_own() -> None:
     assert answers.get(timeout=60) == ({1}, {7})
     child.join()
     assert _values(kept) == {1}
-    del kept
     assert _values(_filled(3)) == {3}
 
 
@@ -228,15 +227,16 @@ def test_a_child_forked_from_the_receiver_keeps_what_it_has() -> None:
     go, answers = context.Event(), context.Queue()
     loader = _loader(Numbered(60), num_workers=1)
     batches = iter(loader)
-    batch, value = next(batches)
+    held = [next(batches)]
 
     def work() -> None:
+        ((batch, value),) = held
         go.wait(60)
         answers.put((_values(batch), value))
 
     child = context.Process(target=work)
     child.start()
-    del batch  # the worker may use it again, but for the child
+    held.clear()  # the worker may use it again, but for the child
     for other, number in batches:
         assert _values(other) == {number}
     go.set()
@@ -252,7 +252,7 @@ def test_a_batch_goes_on_to_other_processes_and_into_files() -> None:
     child.start()
     try:
         for number, (batch, value) in enumerate(_loader(Numbered(12))):
-            assert _values(pickle.loads(pickle.dumps(batch))) == {value}  # noqa: S301 (our own)
+            assert _values(pickle.loads(pickle.dumps(batch))) == {value}
             if number % 4 == 0:
                 forth.put((batch, value))
                 del batch

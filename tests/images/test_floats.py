@@ -267,15 +267,16 @@ def test_means_of_other_images_are_refused(photos: Path, tmp_path: Path) -> None
 def test_other_images_of_a_sample_keep_their_type(photos: Path, tmp_path: Path) -> None:
     packio.pack(photos, tmp_path / "a.lmdb")
     depths = {}
-    for key in packio.open(tmp_path / "a.lmdb").keys():
-        width, height = Image.open(photos / key).size
+    for path in photos.iterdir():
+        with Image.open(path) as image:
+            width, height = image.size
         pixels = np.arange(height * width).astype(np.uint16).reshape(height, width)
         Image.fromarray(pixels).save(tmp_path / "depth.png")
-        depths[key] = (tmp_path / "depth.png").read_bytes()
+        depths[path.name] = (tmp_path / "depth.png").read_bytes()
     packio.add_field(tmp_path / "a.lmdb", "depth", depths, kind="image")
     ds = packio.PackDataset(
         tmp_path / "a.lmdb", crop=packio.CenterCrop(16), fields=("image", "depth"),
         transform=packio.Normalize(MEAN, STD),
     )  # fmt: skip
-    for image, depth in (ds[2], tuple(column[0] for column in ds.gather([2]))):
-        assert (image.dtype, depth.dtype) == (torch.float32, torch.uint16)
+    for floats_of, depth in (ds[2], tuple(column[0] for column in ds.gather([2]))):
+        assert (floats_of.dtype, depth.dtype) == (torch.float32, torch.uint16)

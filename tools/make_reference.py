@@ -33,7 +33,7 @@ _ROOMS = {
     "datasets": "Read packs in PyTorch. All datasets take the arguments of `PackDataset`.",
     "loading": "Load batches: loaders, samplers, prefetching.",
     "batches": "Make one batch of samples.",
-    "images": "Crops, and the memory layout of batches.",
+    "images": "Crops, floats, and the memory layout of batches.",
     "sample": "One sample of an open pack.",
     "inspecting": "Check packs.",
     "measuring": "Measure training loops.",

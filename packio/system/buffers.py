@@ -15,6 +15,7 @@ tensors of that moment, too, and nobody knows how long: their files are never us
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import math
 import mmap
@@ -30,13 +31,14 @@ import numpy as np
 import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
-from packio.errors import SharedMemoryError
+from packio.errors import OptionError, SharedMemoryError
 from packio.system import mapping
 
 _LEAST = 1 << 20  # bytes; what is smaller, malloc keeps itself
 _STEP = 4096  # bytes
 _HEAD = 4096  # bytes of a shared buffer, a state of each tensor that was sent
 _SENT, _LOST = 1, 2  # the states, beside 0
+_MOST = 256  # shared buffers of a worker, a descriptor each
 
 
 class _Buffer:
@@ -54,7 +56,8 @@ class _Buffer:
             self.memory = mapping.map_shared(self.file, _HEAD + size)
             mapping.populate(self.memory)  # an error now, and no bus error later; 15 % faster, too
         else:
-            self.begin, pages = 0, mmap.mmap(-1, size)
+            self.begin = 0
+            pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             with contextlib.suppress(AttributeError, OSError):  # there are no huge pages
                 pages.madvise(mmap.MADV_HUGEPAGE)
             self.memory = np.frombuffer(pages, np.uint8)
@@ -77,6 +80,9 @@ class _Loan:
         self._memory, self._give_back = memory, give_back
         self._process, self._forks = os.getpid(), _forks[0]
 
+    def storage(self) -> torch.UntypedStorage:
+        return torch.from_numpy(np.asarray(self)).untyped_storage()
+
     def __del__(self, process: Callable[[], int] = os.getpid) -> None:
         if process() == self._process:
             self._give_back(self._forks == _forks[0])
@@ -86,19 +92,21 @@ class _Pool:
     """The buffers of a process. It takes no lock: a loan may end at any moment, in any thread."""
 
     def __init__(self) -> None:
-        self.limit = int(os.environ.get("PACKIO_BUFFER_BYTES") or 256 << 20)
         self._waiting: list[_Buffer] = []  # given back by this process, the oldest first
         self._lost: list[_Buffer] = []  # of which a forked process may have tensors
         self.shared: weakref.WeakValueDictionary[int, _Buffer] = weakref.WeakValueDictionary()
 
-    def lend(self, count: int, *, is_shared: bool) -> torch.Tensor:
-        """(count,) uint8 that nobody else uses."""
+    def lend(self, count: int, *, is_shared: bool) -> torch.UntypedStorage | None:
+        """(count,) bytes that nobody else uses; None where torch itself has to find them."""
+        _limit()  # is sound: `_give_back` is no place for errors
         buffer = self._take(count, is_shared=is_shared)
         if buffer is None:
+            if len(self.shared) >= _MOST:
+                return None
             buffer = _Buffer(-(-count // _STEP) * _STEP, is_shared=is_shared)
         buffer.sent = 0
         give_back = functools.partial(self._give_back, buffer)
-        made = torch.from_numpy(np.asarray(_Loan(buffer.memory, buffer.begin, count, give_back)))
+        made = _Loan(buffer.memory, buffer.begin, count, give_back).storage()
         if is_shared:
             self.shared[made.data_ptr()] = buffer
         return made
@@ -125,9 +133,18 @@ class _Pool:
             if other.has(_SENT):
                 continue
             free += other.size
-            if free > self.limit or other.has(_LOST):
+            if free > _limit() or other.has(_LOST):
                 with contextlib.suppress(ValueError):  # another thread took it
                     self._waiting.remove(other)
+
+
+@functools.cache  # the environment's: the same in every process
+def _limit() -> int:
+    """Bytes of the buffers that may wait."""
+    given = os.environ.get("PACKIO_BUFFER_BYTES", str(256 << 20))
+    if not given.isdecimal():
+        raise OptionError(f"PACKIO_BUFFER_BYTES={given!r}: expected a number of bytes")
+    return int(given)
 
 
 _forks = [0]  # that this process has begun
@@ -154,20 +171,26 @@ def new_tensor(
     Raises:
         SharedMemoryError: there is no memory to share.
     """
-    count = math.prod(shape) * dtype.itemsize
-    if not count or (not is_shared and count < _LEAST):
-        return torch.empty(shape, dtype=dtype)
-    if is_shared and not _can_share(os.getpid()):
-        return torch.empty(shape, dtype=dtype)
+    count, made = math.prod(shape) * dtype.itemsize, None
     try:
-        return _pool.lend(count, is_shared=is_shared).view(dtype).view(shape)
+        if is_shared and count and _can_share(os.getpid()):
+            strategy: Any = torch.multiprocessing.get_sharing_strategy
+            if strategy() == "file_descriptor":
+                made = _pool.lend(count, is_shared=True)
+        elif not is_shared and count >= _LEAST:
+            made = _pool.lend(count, is_shared=False)
     except OSError as error:
         if not is_shared:
             raise MemoryError(f"no memory for a batch of {count / 1e6:.0f} MB: {error}") from error
-        raise SharedMemoryError(
-            f"no memory for a batch of {count / 1e6:.0f} MB: {error}; take smaller batches, a "
-            "smaller prefetch_factor, or fewer workers"
-        ) from error
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise SharedMemoryError(
+                f"no memory for a batch of {count / 1e6:.0f} MB: {error}; take smaller batches, a "
+                "smaller prefetch_factor, or fewer workers"
+            ) from error
+    if made is None:
+        return torch.empty(shape, dtype=dtype)
+    strides = torch.empty(shape, dtype=dtype, device="meta").stride()
+    return torch.empty(0, dtype=dtype).set_(made, 0, shape, strides)
 
 
 @functools.cache  # asked once by each process
@@ -183,27 +206,37 @@ def _can_share(_process: int) -> bool:
 
 
 def _reduce(tensor: torch.Tensor) -> Any:
-    """Pickle a tensor for another process of this machine."""
-    buffer = None
-    if tensor.device.type == "cpu" and tensor.layout == torch.strided and not tensor.requires_grad:
-        buffer = _pool.shared.get(tensor.untyped_storage().data_ptr())
-    if buffer is None or buffer.sent == _HEAD or tensor.is_conj() or tensor.is_neg():
+    """Pickle a tensor for another process of this machine.
+
+    Where torch has to send it, it sends a copy. It would move the tensor itself into its shared
+    memory, away from under arrays of the same memory.
+    """
+    place = 0
+    if tensor.device.type == "cpu" and tensor.layout == torch.strided:
+        place = tensor.untyped_storage().data_ptr()
+    buffer = _pool.shared.get(place)
+    is_plain = not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg())
+    if buffer is None or buffer.sent == _HEAD or not is_plain:
+        if buffer is not None or place in _received:
+            tensor = tensor.detach().clone().requires_grad_(tensor.requires_grad)
         return reduce_tensor(tensor)  # type: ignore[no-untyped-call]  # torch's own
     buffer.memory[buffer.sent] = _SENT
     buffer.sent += 1
     where = os.getpid(), buffer.file, buffer.name, len(buffer.memory), buffer.sent - 1
     count = tensor.untyped_storage().nbytes()
-    layout = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
+    layout = tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
     return _receive, (*where, count, tensor.dtype, *layout)
 
 
 _mapped: weakref.WeakValueDictionary[bytes, np.ndarray] = weakref.WeakValueDictionary()
+_received: weakref.WeakValueDictionary[int, np.ndarray] = weakref.WeakValueDictionary()
 
 
 def _receive(
     process: int, file: int, name: bytes, length: int, place: int, count: int, dtype: torch.dtype,
     *layout: Any,
 ) -> torch.Tensor:  # fmt: skip
+    ForkingPickler.register(torch.Tensor, _reduce)  # should the tensor go on to another process
     memory = _mapped.get(name)
     if memory is None:
         descriptor = os.open(f"/proc/{process}/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
@@ -211,8 +244,9 @@ def _receive(
             memory = _mapped[name] = mapping.map_shared(descriptor, length)
         finally:
             os.close(descriptor)
-    loan = _Loan(memory, _HEAD, count, functools.partial(_clear, memory, place))
-    return torch.as_strided(torch.from_numpy(np.asarray(loan)).view(dtype), *layout)
+    loan = _Loan(memory, _HEAD, count, functools.partial(_clear, memory, place)).storage()
+    _received[loan.data_ptr()] = memory
+    return torch.empty(0, dtype=dtype).set_(loan, *layout)
 
 
 def _clear(memory: np.ndarray, place: int, is_known: bool) -> None:

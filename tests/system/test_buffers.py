@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from packio.errors import OptionError
 from packio.images import tensors
 from packio.system import buffers
 
@@ -113,35 +114,59 @@ def test_little_and_empty_tensors_are_plain() -> None:
 
 
 def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = buffers._Pool()
-    pool.limit = 3 * (3 << 19)
-    monkeypatch.setattr(buffers, "_pool", pool)
+    pool, limit = buffers._pool, 3 * (3 << 19)
+    monkeypatch.setattr(buffers, "_limit", lambda: limit)
     many = [_filled(value) for value in range(8)]
     assert not pool._waiting
     many.clear()
-    assert sum(buffer.size for buffer in pool._waiting) == pool.limit
-    pool.limit = 0
-    place = _filled(1)
-    del place
+    assert sum(buffer.size for buffer in pool._waiting) == limit
+    monkeypatch.setattr(buffers, "_limit", lambda: 0)
+    del many
+    assert _values(_filled(1)) == {1}
     assert not pool._waiting
 
 
+@pytest.mark.parametrize("given", ["256MB", "1e6", "-5", ""])
+def test_a_limit_that_is_no_number_is_said(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACKIO_BUFFER_BYTES", given)
+    buffers._limit.cache_clear()
+    try:
+        with pytest.raises(OptionError, match=f"PACKIO_BUFFER_BYTES='{given}'"):
+            _filled(1)
+    finally:
+        buffers._limit.cache_clear()
+
+
+def test_a_batch_is_a_tensor_of_its_own_and_no_view() -> None:
+    for batch in (_filled(1), next(iter(_loader(Numbered(2))))[0]):
+        assert not batch._is_view()
+        assert batch.detach_() is batch
+        weight = torch.ones(1, requires_grad=True)
+        made = batch.float().mul_(weight)
+        assert made.requires_grad
+
+
 def test_a_forked_child_and_its_parent_have_memory_of_their_own() -> None:
-    kept, gone = _filled(1), _filled(2)
+    kept, held, gone = _filled(1), [_filled(5)], _filled(2)
     del gone
     context = multiprocessing.get_context("fork")
-    answers = context.Queue()
+    go, answers = context.Event(), context.Queue()
 
     def work() -> None:
         mine = _filled(7)
-        answers.put((_values(kept), _values(mine)))
+        kept.numpy().fill(8)
+        go.wait(60)
+        answers.put((_values(kept), _values(held[0]), _values(mine)))
 
     child = context.Process(target=work)
     child.start()
-    assert answers.get(timeout=60) == ({1}, {7})
+    held.clear()
+    others = [_filled(value) for value in range(3)]
+    go.set()
+    assert answers.get(timeout=60) == ({8}, {5}, {7})
     child.join()
     assert _values(kept) == {1}
-    assert _values(_filled(3)) == {3}
+    assert [_values(batch) for batch in others] == [{0}, {1}, {2}]
 
 
 class Numbered(Dataset[Any]):
@@ -245,6 +270,24 @@ def test_a_child_forked_from_the_receiver_keeps_what_it_has() -> None:
     assert seen == {expected}
 
 
+@pytest.mark.parametrize("form", ["sent", "held"])
+def test_an_array_of_a_batch_stays_when_the_batch_is_sent_on(form: str) -> None:
+    answers = torch.multiprocessing.get_context("fork").Queue()
+    for number, (batch, value) in enumerate(_loader(Numbered(30))):
+        array = batch.numpy()
+        answers.put(batch)
+        sent = answers.get(timeout=60)
+        if form == "sent" and number % 5 == 0:
+            del batch
+        assert _values(sent) == {value}
+        assert set(np.unique(array)) == {value}
+
+
+def test_batches_are_held_by_the_hundred() -> None:
+    kept = list(_loader(Numbered(600), num_workers=1))
+    assert all(_values(batch[0, 0, 0]) == {value} for batch, value in kept)
+
+
 def test_a_batch_goes_on_to_other_processes_and_into_files() -> None:
     context = torch.multiprocessing.get_context("fork")
     forth, back = context.Queue(), context.Queue()
@@ -294,7 +337,7 @@ def test_an_epoch_that_is_left_early_leaves_nothing_behind() -> None:
 def test_a_tensor_that_was_sent_often_is_copied_in_the_end() -> None:
     """4,096 tensors of one buffer can be on their way; others go torch's way."""
     (batch,) = _loader(_Often(), num_workers=1)
-    assert len(batch) == 5000
+    assert len(batch) == 4196
     assert {int(tensor[0]) for tensor in batch} == {3}
 
 
@@ -303,9 +346,8 @@ class _Often(Dataset[Any]):
         return 4
 
     def __getitems__(self, indices: list[int]) -> Any:
-        torch.multiprocessing.set_sharing_strategy("file_system")  # a descriptor each otherwise
         flat = _filled(3).view(-1)
-        return [flat[i : i + 1] for i in range(5000)]
+        return [flat[i : i + 1] for i in range(4196)]
 
 
 _LEFT = """

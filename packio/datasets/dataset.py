@@ -109,8 +109,9 @@ class Dataset(SeededMixin, torch.utils.data.Dataset[Any]):
     def makes_floats(self) -> bool:
         """Whether its images are bytes that could become floats as they are made: for `Loader`."""
         is_own = self._is_plain and not self._overrides("__getitem__", "__getitems__")
-        is_tensor = self._options["output"] == "tensor"
-        return is_own and is_tensor and not self._parts[0]._dtype().is_floating_point
+        part = self._parts[0]
+        is_tensor = self._options["output"] == "tensor" and part._images == [IMAGE]
+        return is_own and is_tensor and not part._dtype().is_floating_point
 
     @property
     def looks_ahead(self) -> bool:
@@ -402,9 +403,10 @@ class Dataset(SeededMixin, torch.utils.data.Dataset[Any]):
 
     def _transformed(self, values: dict[str, Any], position: int, owner: int) -> dict[str, Any]:
         part = self._parts[owner]
+        transform = None if part._normalize else part.transform  # which has been done
         try:
             return transform_sample(
-                values, part._fields.kinds, part.transforms, part.transform, part.target_transform
+                values, part._fields.kinds, part.transforms, transform, part.target_transform
             )
         except TransformError as error:
             where = f"{part.pack.path}, sample {position} ({part.pack.key(position)!r})"

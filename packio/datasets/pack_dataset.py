@@ -355,8 +355,9 @@ class PackDataset(Dataset):
     @property
     def _normalize(self) -> Normalize | None:
         """The transform, if images become floats by it as they are made."""
-        is_tensor, own = self._options["output"] == "tensor", self.transform
-        return own if is_tensor and isinstance(own, Normalize) else None
+        own = self.transform
+        is_last = self._options["output"] == "tensor" and self.transforms is None
+        return own if type(own) is Normalize and is_last else None  # a user's class may do more
 
     def _dtype(self, name: str = IMAGE) -> torch.dtype:
         """The type of the images of a field as they are made."""

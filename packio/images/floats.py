@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 
@@ -27,7 +29,7 @@ class Normalize:
     gets one image after the other.
 
     Args:
-        mean, std: Of each channel, of values in 0..1; or one number for all channels.
+        mean, std: Of each channel, of values in 0..1; a single one is for all channels.
 
     Raises:
         OptionError: a standard deviation is not above 0, or a mean is one of values in 0..255.
@@ -39,21 +41,27 @@ class Normalize:
     def __post_init__(self) -> None:
         for name in ("mean", "std"):
             given = getattr(self, name)
-            values = tuple(map(float, given if isinstance(given, Iterable) else [given]))
+            try:
+                values = tuple(map(float, given))
+            except (TypeError, ValueError) as error:
+                raise OptionError(f"Normalize: {name}={given!r}: expected numbers") from error
             object.__setattr__(self, name, values)
         said = f"normalize={(self.mean, self.std)}"
         if len(self.mean) != len(self.std) or not self.mean:
             raise OptionError(f"{said}: expected (mean, std), one a channel")
-        if not (min(self.std) > 0 and max(self.mean) <= 1 and min(self.mean) >= 0):
+        if not all(0 < std < math.inf and 0 <= mean <= 1
+                   for mean, std in zip(self.mean, self.std, strict=True)):  # fmt: skip
             raise OptionError(
                 f"{said}: expected means in 0..1 and standard deviations above 0 of values in "
                 "0..1, not in 0..255"
             )
 
-    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+    def __call__(self, image: Any) -> torch.Tensor:
         """Make floats of images, (…, C, H, W): float32 of integers; floats keep their type."""
-        if not isinstance(image, torch.Tensor):
-            raise OptionError(f"Normalize: {type(image).__name__}; expected a tensor")
+        if not isinstance(image, torch.Tensor) or image.ndim < 3 or image.dtype == torch.bool:
+            shape = getattr(image, "shape", None)
+            what = type(image).__name__ + (f" {tuple(shape)}" if shape is not None else "")
+            raise OptionError(f"Normalize: {what}; expected a tensor of numbers, (…, C, H, W)")
         dtype = image.dtype if image.dtype.is_floating_point else torch.float32
         return to_floats(image, dtype, self)
 
@@ -119,4 +127,5 @@ def _constants(values: tuple[float, ...], device: torch.device) -> torch.Tensor:
 
     Copied there once: a copy from memory that is not pinned waits for all work of the stream.
     """
-    return torch.tensor(values, dtype=torch.float32, device="cpu").view(-1, 1, 1).to(device)
+    with torch.inference_mode(mode=False):  # a tensor of that mode is of no use outside
+        return torch.tensor(values, dtype=torch.float32, device="cpu").view(-1, 1, 1).to(device)

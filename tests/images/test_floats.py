@@ -101,7 +101,7 @@ def test_integers_of_16_bits_and_floats_are_computed() -> None:
     wide = torch.from_numpy(np.arange(0, 65536, 257, dtype=np.uint16).reshape(1, 16, 16))
     expected = torch.from_numpy(wide.numpy().astype(np.float32)) / 65535
     assert torch.equal(floats.to_floats(wide, torch.float32), expected)
-    normalize = packio.Normalize(0.5, 0.25)
+    normalize = packio.Normalize([0.5], [0.25])
     assert torch.equal(normalize(wide), (expected - 0.5) / 0.25)
     assert torch.equal(normalize(expected), (expected - 0.5) / 0.25)
     assert normalize(expected.half()).dtype == torch.float16
@@ -121,6 +121,10 @@ def test_no_image_is_an_empty_batch() -> None:
         ([0.5, 0.5], [0.5], "one a channel"),
         ([], [], "one a channel"),
         ([float("nan")], [0.5], "means in"),
+        ([0.5, 0.5], [0.5, float("nan")], "means in"),
+        ([0.5], [float("inf")], "means in"),
+        ("ab", [0.5, 0.5], "expected numbers"),
+        (0.5, [0.5], "expected numbers"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(mean: Any, std: Any, said: str) -> None:
@@ -136,14 +140,17 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from skimage import data
 
     folder = tmp_path_factory.mktemp("photos")
-    sources = [data.astronaut(), data.chelsea(), data.coffee()]
+    module: Any = data
+    sources = [module.astronaut(), module.chelsea(), module.coffee()]
     for i in range(13):
         kind = "png" if i % 4 == 3 else "jpg"
-        Image.fromarray(sources[i % 3][i:, i:]).save(folder / f"{i:02}.{kind}", quality=91)
+        path = folder / "ab"[i % 2] / f"{i:02}.{kind}"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(sources[i % 3][i:, i:]).save(path, quality=91)
     return folder
 
 
-PACKS = {
+PACKS: dict[str, dict[str, Any]] = {
     "lmdb": {}, "tar": {}, "h5": {"encode": "raw", "resize": "exact=80x70"},
     "zarr": {"encode": "png", "resize": "short=96"},
 }  # fmt: skip
@@ -225,6 +232,48 @@ def test_a_loader_gives_them_for_any_dataset_and_no_device(
     assert torch.equal(made[0][2], _expected(foreign[2][0], dtype or torch.float32))
 
 
+@pytest.mark.parametrize(
+    "image", [torch.zeros(4, 4, dtype=torch.uint8), torch.zeros(3, 4, 4, dtype=torch.bool), "no"]
+)
+def test_what_is_no_image_is_refused(image: Any) -> None:
+    with pytest.raises(OptionError, match="expected a tensor of numbers"):
+        packio.Normalize([0.5], [0.5])(image)
+
+
+def test_inference_mode_leaves_nothing_behind() -> None:
+    normalize = packio.Normalize([0.25], [0.75])
+    with torch.inference_mode():
+        normalize(torch.zeros(1, 2, 2))
+    weight = torch.zeros(1, 2, 2, requires_grad=True)
+    torch.autograd.backward(normalize(weight).sum())
+    assert weight.grad is not None
+
+
+def test_images_are_normalised_once_beside_other_functions(pack: Path) -> None:
+    plain = packio.PackDataset(pack, crop=packio.CenterCrop(32), fields=("image", "index"))
+    expected = _expected(plain[2][0], torch.float32)
+    ds = plain.with_options(
+        fields=("image", "label"), transform=packio.Normalize(MEAN, STD), target_transform=str
+    )
+    assert torch.equal(ds[2][0], expected)
+    assert torch.equal(ds.gather([2])[0][0], expected)
+    joined = packio.ConcatPacks([ds, ds])
+    assert torch.equal(joined.gather([2, 2 + len(ds)])[0][1], expected)
+
+
+class _More(packio.Normalize):
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        return super().__call__(image) + 100
+
+
+def test_a_class_derived_from_it_is_called(pack: Path) -> None:
+    plain = packio.PackDataset(pack, crop=packio.CenterCrop(32), fields="image")
+    ds = plain.with_options(transform=_More(MEAN, STD))
+    expected = _expected(plain[2], torch.float32) + 100
+    assert torch.equal(ds[2], expected)
+    assert torch.equal(ds.gather([2])[0], expected)
+
+
 def test_a_transform_that_is_set_later_counts(pack: Path) -> None:
     ds: Any = packio.PackDataset(pack, crop=packio.CenterCrop(32), fields="image")
     image = ds[1]
@@ -267,16 +316,20 @@ def test_means_of_other_images_are_refused(photos: Path, tmp_path: Path) -> None
 def test_other_images_of_a_sample_keep_their_type(photos: Path, tmp_path: Path) -> None:
     packio.pack(photos, tmp_path / "a.lmdb")
     depths = {}
-    for path in photos.iterdir():
+    for path in photos.rglob("*.*"):
         with Image.open(path) as image:
             width, height = image.size
         pixels = np.arange(height * width).astype(np.uint16).reshape(height, width)
         Image.fromarray(pixels).save(tmp_path / "depth.png")
-        depths[path.name] = (tmp_path / "depth.png").read_bytes()
+        depths[path.relative_to(photos).as_posix()] = (tmp_path / "depth.png").read_bytes()
     packio.add_field(tmp_path / "a.lmdb", "depth", depths, kind="image")
     ds = packio.PackDataset(
         tmp_path / "a.lmdb", crop=packio.CenterCrop(16), fields=("image", "depth"),
         transform=packio.Normalize(MEAN, STD),
     )  # fmt: skip
-    for floats_of, depth in (ds[2], tuple(column[0] for column in ds.gather([2]))):
+    plain = ds.with_options(transform=None)
+    (batch, *_) = packio.Loader(plain, 3, normalize=(MEAN, STD))
+    batched = [column[0] for column in ds.gather([2])], [column[2] for column in batch]
+    for floats_of, depth in (ds[2], *batched):
         assert (floats_of.dtype, depth.dtype) == (torch.float32, torch.uint16)
+        assert torch.equal(floats_of, _expected(plain[2][0], torch.float32))

@@ -28,7 +28,7 @@ SHAPE = (8, 3, 256, 256)  # 1.5 MB: what is below 1 MB is malloc's
 POISON = 0xEE
 
 # What people keep of a batch → how a value of it is read later.
-KEPT: dict[str, Callable[[torch.Tensor], Any]] = {
+KEPT: dict[str, Callable[[Any], Any]] = {
     "itself": lambda batch: batch,
     "a view": lambda batch: batch[3],
     "a slice": lambda batch: batch[2:5, :, 7:9],
@@ -38,7 +38,7 @@ KEPT: dict[str, Callable[[torch.Tensor], Any]] = {
     "an array": lambda batch: batch.numpy(),
     "a part of an array": lambda batch: batch.numpy()[1:2, ::2],
     "a memoryview": lambda batch: memoryview(batch.numpy().reshape(-1)),
-    "by DLPack": torch.from_dlpack,
+    "by DLPack": torch.utils.dlpack.from_dlpack,
     "an array by DLPack": np.from_dlpack,
     "its storage": lambda batch: batch.untyped_storage(),
     "a parameter": lambda batch: torch.nn.Parameter(batch, requires_grad=False),
@@ -201,7 +201,7 @@ def _loader(dataset: Any, **options: Any) -> Any:
 
 def _tensors(batch: Any) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
-    tensors.map_tensors(batch, lambda t: found.append(t) or t)
+    tensors.map_tensors(batch, found.append)
     return found
 
 

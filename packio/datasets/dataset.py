@@ -106,14 +106,6 @@ class Dataset(SeededMixin, torch.utils.data.Dataset[Any]):
         return part is self and part._settings.decoder.decodes_batches
 
     @property
-    def makes_floats(self) -> bool:
-        """Whether its images are bytes that could become floats as they are made: for `Loader`."""
-        is_own = self._is_plain and not self._overrides("__getitem__", "__getitems__")
-        part = self._parts[0]
-        is_tensor = self._options["output"] == "tensor" and part._images == [IMAGE]
-        return is_own and is_tensor and not part._dtype().is_floating_point
-
-    @property
     def looks_ahead(self) -> bool:
         """Whether batches that tell the next ones are made sooner: for `Loader`."""
         return any(part.pack.looks_ahead for part in self._parts)

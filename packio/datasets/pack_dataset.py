@@ -303,8 +303,8 @@ class PackDataset(Dataset):
     def with_options(self: Self, **options: Any) -> Self:
         """The same samples with some options changed, as crop=… for evaluation, in the same epoch.
 
-        The new dataset has an epoch and counts of its own. If only threads=, dtype= or transform=
-        change, both datasets share them.
+        The new dataset has an epoch and counts of its own. If only threads= changes, both
+        datasets share them.
 
         Raises:
             OptionError: there is no such option; or split= is to change in a part of a dataset.
@@ -321,8 +321,7 @@ class PackDataset(Dataset):
         own = vars(other)
         if "seed" not in options:
             own.update(_seed=self._seed, seeded=self.seeded)
-        shares = set(options) <= {"threads", "dtype", "transform"}
-        own["_tally"] = self._tally if shares else Tally(self.epoch)
+        own["_tally"] = self._tally if set(options) <= {"threads"} else Tally(self.epoch)
         if self._is_part:
             own.update(_chosen=self._chosen, _is_part=True)
         return other

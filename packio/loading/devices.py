@@ -15,6 +15,8 @@ from packio.system import buffers
 from packio.system.locks import cached_property
 
 DTYPES = (torch.uint8, *floats.DTYPES)
+# (mean, std) of each channel
+Means = tuple[Sequence[float], Sequence[float]] | floats.Normalize
 FORMATS = (torch.contiguous_format, torch.channels_last)
 
 
@@ -24,7 +26,7 @@ class Preparation:
 
     dtype: torch.dtype | None = None  # a float type scales integers to 0..1
     memory_format: torch.memory_format | None = None
-    normalize: tuple[Sequence[float], Sequence[float]] | None = None  # (mean, std) of each channel
+    normalize: Means | None = None
 
     def __post_init__(self) -> None:
         if self.dtype is not None and self.dtype not in DTYPES:
@@ -37,8 +39,8 @@ class Preparation:
 
     @cached_property
     def _normalize(self) -> floats.Normalize | None:
-        if self.normalize is None:
-            return None
+        if self.normalize is None or isinstance(self.normalize, floats.Normalize):
+            return self.normalize
         if len(self.normalize) != 2:
             raise OptionError(f"normalize={self.normalize}: expected (mean, std), one a channel")
         return floats.Normalize(*self.normalize)
@@ -74,7 +76,7 @@ class DevicePrefetcher:
         loader: Yields batches: tensors, or tuples, lists and mappings of tensors, nested.
         device: The device.
         dtype, memory_format, normalize: Preparation of images: their type, their layout, and (mean,
-            std) of each channel; None leaves them as they are.
+            std) of each channel, or a `packio.Normalize`; None leaves them as they are.
         images_at: Positions in a batch, or its keys, of the images to prepare. None: where the
             loader's dataset has its field "image"; in a loader of others, all tensors
             (N, C, H, W).
@@ -91,7 +93,7 @@ class DevicePrefetcher:
         *,
         dtype: torch.dtype | None = None,
         memory_format: torch.memory_format | None = None,
-        normalize: tuple[Sequence[float], Sequence[float]] | None = None,
+        normalize: Means | None = None,
         batch_transform: Callable[[Any], Any] | None = None,
         images_at: Sequence[int | str] | None = None,
     ) -> None:

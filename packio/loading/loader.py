@@ -18,9 +18,8 @@ from packio.datasets.lookahead import add_lookahead, unwrap_subset, wrap_subset
 from packio.errors import OptionError
 from packio.images import tensors
 from packio.images.devices import resolve_device
-from packio.images.floats import Normalize
 from packio.loading.cursor import Epoch, EpochBatches, ResumableLoader, make_cursor
-from packio.loading.devices import DevicePrefetcher, Preparation
+from packio.loading.devices import DevicePrefetcher, Means
 from packio.loading.prefetching import prefetch
 from packio.loading.samplers import DefaultSampler, check_length
 from packio.packs.opening import Pack
@@ -93,8 +92,8 @@ class Loader(ResumableLoader):
             A dataset with ``decoder="nvjpeg"`` decodes the JPEGs of a batch there at once, if there
             is no ``collate_fn``.
         dtype, memory_format, normalize, batch_transform: Work on the device; see
-            `DevicePrefetcher`. Without a device, the threads or workers that decode make the
-            floats, as under ``transform=packio.Normalize(mean, std)`` of the dataset.
+            `DevicePrefetcher`. Without a device it is done here; ``transform=packio.Normalize(mean,
+            std)`` of the dataset has it done by the threads or workers that decode.
 
     Attributes:
         dataset, sampler, batch_sampler, batch_size, drop_last: As given, or as made.
@@ -135,7 +134,7 @@ class Loader(ResumableLoader):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         memory_format: torch.memory_format | None = None,
-        normalize: tuple[Sequence[float], Sequence[float]] | None = None,
+        normalize: Means | None = None,
         batch_transform: Callable[[Any], Any] | None = None,
     ) -> None:
         self.options: dict[str, Any] = {k: v for k, v in locals().items() if k != "self"}
@@ -143,8 +142,6 @@ class Loader(ResumableLoader):
         _check_options(self.options, decodes=decodes)
         if threads is not None:
             dataset = dataset.with_options(threads=threads)
-        if device is None and (dtype is not None or normalize is not None):
-            dataset, dtype, normalize = _give_floats(dataset, dtype, normalize)
         check_length(dataset, sampler if batch_sampler is None else batch_sampler)
         dataset = wrap_subset(dataset)
         self.dataset: Any = dataset
@@ -290,20 +287,6 @@ class _Workers:
                 f"forked: {error}; define its transforms and collate_fn at the top of a module, "
                 "or take num_workers=0"
             ) from error
-
-
-def _give_floats(
-    dataset: Any, dtype: torch.dtype | None, normalize: Any
-) -> tuple[Any, torch.dtype | None, Any]:
-    """Let a dataset of packio make the floats itself, in its threads, where nothing else follows.
-
-    Returns the dataset, and which type and normalisation are left to do.
-    """
-    Preparation(dtype, None, normalize)  # checks them
-    if dtype == torch.uint8 or not getattr(dataset, "makes_floats", False):
-        return dataset, dtype, normalize
-    transform = None if normalize is None else Normalize(*normalize)
-    return dataset.with_options(dtype=dtype or torch.float32, transform=transform), None, None
 
 
 def _seed(dataset: Any, generator: torch.Generator | None) -> int:

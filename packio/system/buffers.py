@@ -1,15 +1,17 @@
 """Memory of batches, used again: new memory costs a float image as much as its decoding.
 
 A tensor of `new_tensor` lies in a buffer. The buffer is lent until the last tensor, view or array
-on it is gone; then another batch takes it. Buffers that wait take 256 MB at most in a process, or
-``PACKIO_BUFFER_BYTES``; with 0 all memory is new.
+on it is gone; then another batch takes it. Buffers that wait take 256 MB at most in a process, and
+in all workers of a loader together, or ``PACKIO_BUFFER_BYTES``; with 0 all memory is new.
 
 In a DataLoader's worker a buffer is an anonymous file in memory (memfd_create(2)). It is in no
 folder, so nothing stays behind however its processes end, and the size of /dev/shm does not limit
 it. A tensor is sent as the number of that file in the worker. The receiver maps the file, and
 clears a byte at its beginning once the tensor is gone there; each tensor that is sent has such a
 byte. The worker uses a file again when all of them are 0. A child that the receiver forks has the
-tensors of that moment, too, and nobody knows how long: their files are never used again.
+tensors of that moment, too, and nobody knows how long: their files are never used again. Where the
+receiver holds so many batches that the worker has no more than that memory, and four batches, new
+ones go torch's way.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import itertools
 import math
 import mmap
 import multiprocessing
@@ -39,6 +42,7 @@ _STEP = 4096  # bytes
 _HEAD = 4096  # bytes of a shared buffer, a state of each tensor that was sent
 _SENT, _LOST = 1, 2  # the states, beside 0
 _MOST = 256  # shared buffers of a worker, a descriptor each
+_FEW = 4  # batches that it may have on their way, however large they are
 
 
 class _Buffer:
@@ -47,7 +51,8 @@ class _Buffer:
     def __init__(self, size: int, *, is_shared: bool) -> None:
         self.size, self.is_shared = size, is_shared
         self.name = secrets.token_bytes(8)
-        self.sent = 0  # tensors of the present loan
+        self.is_lost = False  # to be dropped
+        self.places = itertools.count()  # of the states of the present loan
         if is_shared:
             self.begin = _HEAD
             self.file = os.memfd_create("packio-batch")
@@ -63,8 +68,8 @@ class _Buffer:
             self.memory = np.frombuffer(pages, np.uint8)
 
     def has(self, state: int) -> bool:
-        """Whether a tensor of the present loan has a state."""
-        return self.sent > 0 and state in self.memory[: self.sent].tolist()
+        """Whether a tensor that was sent has a state."""
+        return self.is_shared and bool((self.memory[:_HEAD] == state).any())
 
 
 class _Loan:
@@ -92,19 +97,19 @@ class _Pool:
     """The buffers of a process. It takes no lock: a loan may end at any moment, in any thread."""
 
     def __init__(self) -> None:
-        self._waiting: list[_Buffer] = []  # given back by this process, the oldest first
-        self._lost: list[_Buffer] = []  # of which a forked process may have tensors
+        self.waiting: list[_Buffer] = []  # given back by this process, the oldest first
         self.shared: weakref.WeakValueDictionary[int, _Buffer] = weakref.WeakValueDictionary()
 
     def lend(self, count: int, *, is_shared: bool) -> torch.UntypedStorage | None:
         """(count,) bytes that nobody else uses; None where torch itself has to find them."""
-        _limit()  # is sound: `_give_back` is no place for errors
+        _room()  # is sound: `_give_back` is no place for errors
         buffer = self._take(count, is_shared=is_shared)
         if buffer is None:
-            if len(self.shared) >= _MOST:
+            used = [other.size for other in list(self.shared.values())] if is_shared else []
+            if len(used) >= _MOST or sum(used) > max(_room(), _FEW * count):
                 return None
             buffer = _Buffer(-(-count // _STEP) * _STEP, is_shared=is_shared)
-        buffer.sent = 0
+        buffer.places = itertools.count()
         give_back = functools.partial(self._give_back, buffer)
         made = _Loan(buffer.memory, buffer.begin, count, give_back).storage()
         if is_shared:
@@ -112,30 +117,29 @@ class _Pool:
         return made
 
     def _take(self, count: int, *, is_shared: bool) -> _Buffer | None:
-        for _ in range(len(self._waiting)):
+        for _ in range(len(self.waiting)):
             try:
-                buffer = self._waiting.pop(0)
+                buffer = self.waiting.pop(0)
             except IndexError:  # another thread took it
                 return None
             fits = buffer.is_shared == is_shared and count <= buffer.size <= 2 * count + _STEP
-            if fits and not buffer.has(_SENT) and not buffer.has(_LOST):
+            is_free = not (buffer.is_lost or buffer.has(_SENT) or buffer.has(_LOST))
+            if fits and is_free:
                 return buffer
-            self._waiting.append(buffer)
+            self.waiting.append(buffer)
         return None
 
     def _give_back(self, buffer: _Buffer, is_known: bool) -> None:
-        if buffer.is_shared and not is_known:
-            self._lost.append(buffer)
-            return
-        self._waiting.append(buffer)
-        free = 0
-        for other in reversed(list(self._waiting)):  # those that were used last stay
+        buffer.is_lost = buffer.is_shared and not is_known  # a child has the tensor as well
+        self.waiting.append(buffer)
+        free, room = 0, _room()
+        for other in reversed(list(self.waiting)):  # those that were used last stay
             if other.has(_SENT):
                 continue
             free += other.size
-            if free > _limit() or other.has(_LOST):
+            if free > room or other.is_lost or other.has(_LOST):
                 with contextlib.suppress(ValueError):  # another thread took it
-                    self._waiting.remove(other)
+                    self.waiting.remove(other)
 
 
 @functools.cache  # the environment's: the same in every process
@@ -145,6 +149,12 @@ def _limit() -> int:
     if not given.isdecimal():
         raise OptionError(f"PACKIO_BUFFER_BYTES={given!r}: expected a number of bytes")
     return int(given)
+
+
+def _room() -> int:
+    """Bytes that may wait in this process: workers of one loader share them."""
+    info = torch.utils.data.get_worker_info()
+    return _limit() // (info.num_workers if info is not None else 1)
 
 
 _forks = [0]  # that this process has begun
@@ -157,6 +167,8 @@ def _begin_fork() -> None:
 
 def _begin_child() -> None:
     global _pool  # noqa: PLW0603 (a process has one)
+    _pool.waiting.clear()  # loans that live on in the child know it
+    _kept.clear()
     _pool = _Pool()
 
 
@@ -199,10 +211,12 @@ def _can_share(_process: int) -> bool:
     parent = multiprocessing.parent_process()
     try:
         os.scandir(f"/proc/{parent.pid if parent else os.getppid()}/fd").close()
-    except OSError:  # no Linux, or another user's
+        os.close(os.memfd_create("packio-batch"))
+        is_ours = os.readlink("/proc/self") == str(os.getpid())  # and no other namespace's
+    except (AttributeError, OSError):  # no Linux, another user's, or forbidden
         return False
     ForkingPickler.register(torch.Tensor, _reduce)
-    return hasattr(os, "memfd_create")
+    return is_ours
 
 
 def _reduce(tensor: torch.Tensor) -> Any:
@@ -216,37 +230,57 @@ def _reduce(tensor: torch.Tensor) -> Any:
         place = tensor.untyped_storage().data_ptr()
     buffer = _pool.shared.get(place)
     is_plain = not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg())
-    if buffer is None or buffer.sent == _HEAD or not is_plain:
+    number = next(buffer.places) if buffer is not None and is_plain else _HEAD
+    if buffer is None or number >= _HEAD:
         if buffer is not None or place in _received:
             tensor = tensor.detach().clone().requires_grad_(tensor.requires_grad)
         return reduce_tensor(tensor)  # type: ignore[no-untyped-call]  # torch's own
-    buffer.memory[buffer.sent] = _SENT
-    buffer.sent += 1
-    where = os.getpid(), buffer.file, buffer.name, len(buffer.memory), buffer.sent - 1
+    buffer.memory[number] = _SENT
+    inode = os.fstat(buffer.file).st_ino
+    where = os.getpid(), buffer.file, inode, buffer.name, len(buffer.memory), number
     count = tensor.untyped_storage().nbytes()
     layout = tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
     return _receive, (*where, count, tensor.dtype, *layout)
 
 
 _mapped: weakref.WeakValueDictionary[bytes, np.ndarray] = weakref.WeakValueDictionary()
+_kept: dict[bytes, tuple[int, np.ndarray]] = {}  # by name: the worker, the mapping
 _received: weakref.WeakValueDictionary[int, np.ndarray] = weakref.WeakValueDictionary()
 
 
 def _receive(
-    process: int, file: int, name: bytes, length: int, place: int, count: int, dtype: torch.dtype,
-    *layout: Any,
+    process: int, file: int, inode: int, name: bytes, length: int, place: int, count: int,
+    dtype: torch.dtype, *layout: Any,
 ) -> torch.Tensor:  # fmt: skip
     ForkingPickler.register(torch.Tensor, _reduce)  # should the tensor go on to another process
     memory = _mapped.get(name)
     if memory is None:
         descriptor = os.open(f"/proc/{process}/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
         try:
+            if os.fstat(descriptor).st_ino != inode:
+                raise SharedMemoryError(f"process {process}: its batch is not to be found")
             memory = _mapped[name] = mapping.map_shared(descriptor, length)
         finally:
             os.close(descriptor)
+        for other, (owner, _) in list(_kept.items()):
+            if not os.path.exists(f"/proc/{owner}"):
+                _kept.pop(other, None)
+    _keep(name, process, memory)
     loan = _Loan(memory, _HEAD, count, functools.partial(_clear, memory, place)).storage()
     _received[loan.data_ptr()] = memory
     return torch.empty(0, dtype=dtype).set_(loan, *layout)
+
+
+def _keep(name: bytes, process: int, memory: np.ndarray) -> None:
+    """Keep a mapping for the next batch in it; those that were used last stay."""
+    _kept.pop(name, None)
+    _kept[name] = process, memory
+    size = sum(kept.nbytes for _, kept in list(_kept.values()))
+    for other, (_, kept) in list(_kept.items()):
+        if size <= _room():
+            break
+        _kept.pop(other, None)
+        size -= kept.nbytes
 
 
 def _clear(memory: np.ndarray, place: int, is_known: bool) -> None:

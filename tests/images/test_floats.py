@@ -227,6 +227,8 @@ def test_a_loader_gives_them_for_any_dataset_and_no_device(
         layout = options.get("memory_format", torch.contiguous_format)
         assert all(batch.is_contiguous(memory_format=layout) for batch in batches)
         assert all(map(torch.equal, [image for batch in batches for image in batch], expected))
+    own = packio.Loader(ds, 4, shuffle=True, dtype=dtype, normalize=packio.Normalize(MEAN, STD))
+    assert all(map(torch.equal, [image for batch in own for image in batch], expected))
     foreign = torch.utils.data.TensorDataset(torch.stack([ds[i] for i in range(6)]))
     (made,) = packio.Loader(foreign, 6, dtype=dtype, normalize=(MEAN, STD))
     assert torch.equal(made[0][2], _expected(foreign[2][0], dtype or torch.float32))

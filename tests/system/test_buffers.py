@@ -51,7 +51,8 @@ KEPT: dict[str, Callable[[Any], Any]] = {
 def _values(kept: Any) -> set[int]:
     if isinstance(kept, torch.UntypedStorage):
         kept = torch.empty(0, dtype=torch.uint8).set_(kept)
-    return set(np.unique(np.asarray(kept).view(np.uint8)).tolist())
+    array = np.asarray(kept).view(np.uint8)
+    return {int(array.min()), int(array.max())}
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +62,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     def give_back(self: Any, buffer: Any, *rest: Any) -> None:
         start = buffer.begin
-        if not buffer.has(1):
+        if not buffer.has(1) and not buffer.has(2):
             buffer.memory[start:] = POISON
         ours(self, buffer, *rest)
 
@@ -117,13 +118,13 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     pool, limit = buffers._pool, 3 * (3 << 19)
     monkeypatch.setattr(buffers, "_limit", lambda: limit)
     many = [_filled(value) for value in range(8)]
-    assert not pool._waiting
+    assert not pool.waiting
     many.clear()
-    assert sum(buffer.size for buffer in pool._waiting) == limit
+    assert sum(buffer.size for buffer in pool.waiting) == limit
     monkeypatch.setattr(buffers, "_limit", lambda: 0)
     del many
     assert _values(_filled(1)) == {1}
-    assert not pool._waiting
+    assert not pool.waiting
 
 
 @pytest.mark.parametrize("given", ["256MB", "1e6", "-5", ""])
@@ -205,8 +206,11 @@ def _tensors(batch: Any) -> list[torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("form", ["tensor", "views", "dropped", "twice"])
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    ("form", "method"),
+    [*((form, "fork") for form in ("tensor", "views", "dropped", "twice")),
+     ("twice", "spawn"), ("views", "forkserver")],
+)  # fmt: skip
 def test_batches_of_workers_are_as_made_and_stay_so(form: str, method: str) -> None:
     loader = _loader(Numbered(20, form), multiprocessing_context=method, persistent_workers=True)
     kept: list[Any] = []
@@ -236,6 +240,41 @@ class _Counting(Dataset[Any]):
         links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
         names = [os.readlink(link) for link in links if os.path.islink(link)]
         return batch, sum("packio-batch" in name for name in names)
+
+
+def test_a_worker_has_little_however_much_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buffers, "_limit", lambda: 0)
+    held = list(_loader(_Counting(), num_workers=1))
+    assert max(int(count) for _, count in held) <= 5
+    assert all(_values(batch) == {1} for batch, _ in held)
+
+
+class _Forking(_Counting):
+    def __getitems__(self, indices: list[int]) -> Any:
+        batch, count = super().__getitems__(indices)
+        if child := os.fork():
+            os.waitpid(child, 0)
+            return batch, count
+        os._exit(0)
+
+
+def test_a_worker_that_forks_drops_the_memory_of_that_batch() -> None:
+    assert max(int(count) for _, count in _loader(_Forking(), num_workers=1)) <= 8
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="unshare needs root")
+def test_workers_whose_numbers_their_parent_does_not_know_share_torchs_way() -> None:
+    """In a namespace of process numbers, below a /proc of another one."""
+    code = (
+        "from tests.system.test_buffers import Numbered, _loader, _values; "
+        "print([_values(batch) == {value} for batch, value in _loader(Numbered(4))])"
+    )
+    root = os.fspath(buffers.__file__).rsplit("/packio/", 1)[0]
+    done = subprocess.run(
+        ["unshare", "--pid", "--fork", sys.executable, "-c", code], capture_output=True, text=True,
+        timeout=300, check=False, cwd=root,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == ["[True, True, True, True]"], done
 
 
 @pytest.mark.parametrize("name", KEPT)

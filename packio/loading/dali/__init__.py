@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from packio.images.decoders import MAX_PIXELS
 from packio.images.geometry import Geometry
 from packio.loading.cursor import ResumableLoader, make_cursor
 from packio.loading.dali.pipelines import Feeder, Options, Runner, import_dali
-from packio.loading.devices import Preparation
+from packio.loading.devices import Means, Preparation
 from packio.loading.prefetching import prefetch
 from packio.loading.samplers import DefaultSampler
 from packio.packs.opening import Pack
@@ -99,7 +99,7 @@ class DaliLoader(ResumableLoader):
         hw_decoder_load: float | None = None,
         dtype: torch.dtype | None = None,
         memory_format: torch.memory_format | None = None,
-        normalize: tuple[Sequence[float], Sequence[float]] | None = None,
+        normalize: Means | None = None,
         max_pixels: int = MAX_PIXELS,
     ) -> None:
         self.device: torch.device = _device(device)

@@ -41,7 +41,7 @@ _LEAST = 1 << 20  # bytes; what is smaller, malloc keeps itself
 _STEP = 4096  # bytes
 _HEAD = 4096  # bytes of a shared buffer, a state of each tensor that was sent
 _SENT, _LOST = 1, 2  # the states, beside 0
-_MOST = 256  # shared buffers of a worker, a descriptor each
+_MOST = 64  # shared buffers of a worker, a descriptor each
 _FEW = 4  # batches that it may have on their way, however large they are
 
 

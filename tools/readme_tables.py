@@ -342,7 +342,20 @@ def gpu(result: Json) -> str:
     return "\n".join(lines)
 
 
+def floats(result: Json) -> str:
+    """Make a row for uint8 and each kind of floats: time of a processor, threads and workers."""
+    lines = ["| images | `Loader`, threads | `DataLoader`, two workers |", "|---|---:|---:|"]
+    names = {kind: kind for kind in ("uint8", "bfloat16", "float32")}
+    for kind, name in {**names, "transform": "float32 by a `transform=` in Python"}.items():
+        rows = [result["microseconds"].get(f"packio: {kind} {place}", {})
+                for place in ("threads", "workers")]  # fmt: skip
+        cells = [_spread(row.get("processor"), ",.0f") for row in rows]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 TABLES: dict[str, tuple[str, Callable[[Json], str]]] = {
+    "floats": ("floats.json", floats),
     "decoders": ("decode.json", decoders),
     "faults": ("faults.json", faults),
     "core": ("native.json", core),

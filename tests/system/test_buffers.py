@@ -57,17 +57,17 @@ def _values(kept: Any) -> set[int]:
 
 @pytest.fixture(autouse=True)
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Fill each buffer that comes back with a pattern: forked workers do so, too."""
-    ours = buffers._Pool._give_back
+    """Fill each buffer that is taken with a pattern: forked workers do so, too."""
+    ours = buffers._lend
 
-    def give_back(self: Any, buffer: Any, *rest: Any) -> None:
-        start = buffer.begin
-        if not buffer.has(1) and not buffer.has(2):
-            buffer.memory[start:] = POISON
-        ours(self, buffer, *rest)
+    def lend(count: int, *, is_shared: bool) -> Any:
+        lent = ours(count, is_shared=is_shared)
+        if lent is not None:
+            torch.empty(0, dtype=torch.uint8).set_(lent).numpy().fill(POISON)
+        return lent
 
-    monkeypatch.setattr(buffers._Pool, "_give_back", give_back)
-    monkeypatch.setattr(buffers, "_pool", buffers._Pool())
+    monkeypatch.setattr(buffers, "_lend", lend)
+    buffers._buffers.clear()
     yield
     gc.collect()
 
@@ -114,17 +114,19 @@ def test_little_and_empty_tensors_are_plain() -> None:
     assert tensors.new_batch((2, 3), torch.float16).dtype == torch.float16
 
 
-def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool, limit = buffers._pool, 3 * (3 << 19)
-    monkeypatch.setattr(buffers, "_limit", lambda: limit)
-    many = [_filled(value) for value in range(8)]
-    assert not pool.waiting
+def test_buffers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buffers, "_limit", lambda: 1)
+    many = [_filled(value) for value in range(20)]
+    assert len(buffers._buffers) == 6  # batches, however large they are
+    assert [_values(batch) for batch in many] == [{value} for value in range(20)]
     many.clear()
-    assert sum(buffer.size for buffer in pool.waiting) == limit
+    small = tensors.new_batch((1 << 20,), torch.uint8)
+    assert len(buffers._buffers) <= 4
+    del small
     monkeypatch.setattr(buffers, "_limit", lambda: 0)
-    del many
+    buffers._buffers.clear()
     assert _values(_filled(1)) == {1}
-    assert not pool.waiting
+    assert not buffers._buffers
 
 
 @pytest.mark.parametrize("given", ["256MB", "1e6", "-5", ""])
@@ -243,9 +245,9 @@ class _Counting(Dataset[Any]):
 
 
 def test_a_worker_has_little_however_much_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffers, "_limit", lambda: 0)
+    monkeypatch.setattr(buffers, "_limit", lambda: 1)
     held = list(_loader(_Counting(), num_workers=1))
-    assert max(int(count) for _, count in held) <= 5
+    assert max(int(count) for _, count in held) <= 6
     assert all(_values(batch) == {1} for batch, _ in held)
 
 

@@ -78,18 +78,20 @@ def resize(
 
 
 class _Resized(threading.local):
-    """Memory that a thread resizes into, kept: allocating it takes 40 µs an image."""
+    """Memory that a thread resizes into, kept: allocating it takes 40 µs an image.
+
+    It is no tensor. Torch lets go of Python's lock where a tensor goes; in a thread that ends while
+    Python ends, that aborts the process.
+    """
 
     def __init__(self) -> None:
         self._pixels = np.empty((0, 0, 0), np.uint8)
-        self._planes = torch.empty(0)
 
     def get_buffers(self, shape: tuple[int, int, int]) -> tuple[np.ndarray, torch.Tensor]:
         """(H, W, C) bytes, and a (1, C, H, W) tensor of the same memory."""
         if self._pixels.shape != shape:
             self._pixels = np.empty(shape, np.uint8)
-            self._planes = torch.from_numpy(self._pixels).permute(2, 0, 1).unsqueeze(0)
-        return self._pixels, self._planes
+        return self._pixels, torch.from_numpy(self._pixels).permute(2, 0, 1).unsqueeze(0)
 
 
 _RESIZED = _Resized()

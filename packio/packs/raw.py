@@ -254,13 +254,16 @@ class RawRows:
         torch.index_select(_windows(source, size), 0, torch.from_numpy(at), out=out)
 
     def _scratch(self, shape: tuple[int, int, int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Memory for some rows, and for the same rows with a black border; one for each thread."""
+        """Memory for some rows, and for the same rows with a black border; one for each thread.
+
+        No tensors are kept: see `packio.images.pixels`.
+        """
         kept = getattr(self._local, "scratch", None)
         if kept is None or kept[1].shape[1:] != shape:
             count = max(1, _STEP_BYTES // self._row_bytes)
-            rows = torch.empty((count, *self._shape), dtype=torch.uint8)
-            kept = self._local.scratch = rows, torch.zeros((count, *shape), dtype=torch.uint8)
-        return kept
+            rows = np.empty((count, *self._shape), np.uint8)
+            kept = self._local.scratch = rows, np.zeros((count, *shape), np.uint8)
+        return torch.from_numpy(kept[0]), torch.from_numpy(kept[1])
 
     def _gather(self, positions: np.ndarray, out: torch.Tensor) -> None:
         """Copy whole rows into (N, bytes of a row) uint8."""

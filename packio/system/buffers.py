@@ -189,8 +189,9 @@ def new_tensor(
             ) from error
     if made is None:
         return torch.empty(shape, dtype=dtype)
-    strides = torch.empty(shape, dtype=dtype, device="meta").stride()
-    return torch.empty(0, dtype=dtype).set_(made, 0, shape, strides)
+    empty: Any = torch.empty(0, dtype=dtype)
+    tensor: torch.Tensor = empty.set_(made, 0, shape)  # as a view it could not be detached in place
+    return tensor
 
 
 @functools.cache  # asked once by each process
@@ -253,19 +254,20 @@ def _receive(
     dtype: torch.dtype, *layout: Any,
 ) -> torch.Tensor:  # fmt: skip
     ForkingPickler.register(torch.Tensor, _reduce)  # should the tensor go on to another process
-    if name not in _mapped:
+    mapped = _mapped.get(name)
+    if mapped is None:
         descriptor = os.open(f"/proc/{process}/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
         try:
             if os.fstat(descriptor).st_ino != inode:
                 raise SharedMemoryError(f"process {process}: its batch is not to be found")
             _forget(length)
-            _mapped[name] = _Mapping(process, mapping.map_shared(descriptor, length))
+            mapped = _Mapping(process, mapping.map_shared(descriptor, length))
         finally:
             os.close(descriptor)
-    mapped = _mapped[name]
     array = mapped.memory[_HEAD : _HEAD + count]
     loans = [pair for pair in mapped.loans if pair[0]() is not None]
     mapped.loans = [*loans, (_Loan(array, mapped.memory, place), place)]
+    _mapped[name] = mapped  # another thread may have forgotten it
     return torch.empty(0, dtype=dtype).set_(torch.from_numpy(array).untyped_storage(), *layout)
 
 

@@ -6,10 +6,8 @@ import gc
 import multiprocessing
 import os
 import pickle
-import queue
 import subprocess
 import sys
-import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,9 +18,10 @@ from torch.utils.data import DataLoader, Dataset
 from packio.errors import OptionError
 from packio.images import tensors
 from packio.system import buffers
+from packio.system.threads import Threads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 SHAPE = (8, 3, 256, 256)  # 1.5 MB: what is below 1 MB is malloc's
 POISON = 0xEE
@@ -433,24 +432,14 @@ def test_no_memory_is_said() -> None:
 
 
 def test_threads_may_take_and_give_back_at_once() -> None:
-    tasks: queue.Queue[int] = queue.Queue()
-    wrong: list[object] = []
+    wrong: list[int] = []
 
-    def work(own: int) -> None:
-        held: list[torch.Tensor] = []
-        while True:
-            try:
-                number = tasks.get_nowait()
-            except queue.Empty:
-                return
-            held = [*held[-2:], _filled(own)]
-            wrong.extend(number for batch in held if _values(batch[0, 0]) != {own})
+    def work(numbers: Iterable[int]) -> None:
+        held: list[tuple[int, torch.Tensor]] = []
+        for number in numbers:
+            own = number % 200
+            held = [*held[-2:], (own, _filled(own))]
+            wrong.extend(number for value, batch in held if _values(batch[0, 0]) != {value})
 
-    for number in range(400):
-        tasks.put(number)
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    Threads(4).run(work, range(400))
     assert not wrong

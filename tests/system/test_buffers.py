@@ -111,6 +111,7 @@ def test_a_smaller_batch_takes_the_memory_of_a_larger_one_and_says_its_own_size(
 def test_little_and_empty_tensors_are_plain() -> None:
     assert tensors.new_batch((0, 3, 4, 4), torch.float32).shape == (0, 3, 4, 4)
     assert tensors.new_batch((2, 3), torch.float16).dtype == torch.float16
+    assert not buffers._buffers
 
 
 def test_buffers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,7 +269,7 @@ def test_workers_whose_numbers_their_parent_does_not_know_share_torchs_way() -> 
     """In a namespace of process numbers, below a /proc of another one."""
     code = (
         "from tests.system.test_buffers import Numbered, _loader, _values; "
-        "print([_values(batch) == {value} for batch, value in _loader(Numbered(4))])"
+        "print([b.is_shared() and _values(b) == {value} for b, value in _loader(Numbered(4))])"
     )
     root = os.fspath(buffers.__file__).rsplit("/packio/", 1)[0]
     done = subprocess.run(
@@ -421,9 +422,9 @@ def test_a_killed_worker_takes_no_batch_with_it() -> None:
 def test_without_anonymous_files_torch_shares_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create")
     buffers._can_share.cache_clear()
-    assert [value for batch, value in _loader(Numbered(6)) if _values(batch) == {value}] == [
-        *range(6)
-    ]
+    batches = list(_loader(Numbered(6)))
+    assert [value for batch, value in batches if _values(batch) == {value}] == [*range(6)]
+    assert all(batch.is_shared() for batch, _ in batches)  # in torch's memory
 
 
 def test_no_memory_is_said() -> None:

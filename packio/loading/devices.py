@@ -12,7 +12,6 @@ from packio.errors import OptionError
 from packio.images import floats
 from packio.images.tensors import map_tensors
 from packio.system import buffers
-from packio.system.locks import cached_property
 
 DTYPES = (torch.uint8, *floats.DTYPES)
 # (mean, std) of each channel
@@ -33,35 +32,32 @@ class Preparation:
             raise OptionError(f"dtype={self.dtype}: expected one of {DTYPES}")
         if self.memory_format is not None and self.memory_format not in FORMATS:
             raise OptionError(f"memory_format={self.memory_format}: expected one of {FORMATS}")
-        if self.normalize is not None and self.dtype == torch.uint8:
+        given = self.normalize
+        if given is not None and self.dtype == torch.uint8:
             raise OptionError("normalize= needs a float type; dtype is torch.uint8")
-        _ = self._normalize  # checks it
-
-    @cached_property
-    def _normalize(self) -> floats.Normalize | None:
-        if self.normalize is None or isinstance(self.normalize, floats.Normalize):
-            return self.normalize
-        if len(self.normalize) != 2:
-            raise OptionError(f"normalize={self.normalize}: expected (mean, std), one a channel")
-        return floats.Normalize(*self.normalize)
+        if given is not None and not isinstance(given, floats.Normalize):
+            if len(given) != 2:
+                raise OptionError(f"normalize={given}: expected (mean, std), one a channel")
+            object.__setattr__(self, "normalize", floats.Normalize(*given))
 
     def __call__(self, image: torch.Tensor) -> torch.Tensor:
         """Prepare one tensor on its device; a tensor of other dimensions stays as it is."""
         if image.ndim != 4:
             return image
-        dtype = self.dtype or (torch.float32 if self.normalize is not None else image.dtype)
+        normalize = cast("floats.Normalize | None", self.normalize)
+        dtype = self.dtype or (torch.float32 if normalize is not None else image.dtype)
         last = image.is_contiguous(memory_format=torch.channels_last)
         kept = torch.channels_last if last and not image.is_contiguous() else FORMATS[0]
         layout = self.memory_format or kept
-        if not dtype.is_floating_point or (image.dtype == dtype and self.normalize is None):
+        if not dtype.is_floating_point or (image.dtype == dtype and normalize is None):
             return image.to(dtype).contiguous(memory_format=layout)
         if image.device.type != "cpu":
-            return floats.compute(image.contiguous(memory_format=layout), dtype, self._normalize)
+            return floats.compute(image.contiguous(memory_format=layout), dtype, normalize)
         n, c, h, w = image.shape
         shape = (n, c, h, w) if layout == FORMATS[0] else (n, h, w, c)
         out = buffers.new_tensor(shape, dtype)
         out = out if layout == FORMATS[0] else out.permute(0, 3, 1, 2)
-        return floats.to_floats(image, dtype, self._normalize, out)
+        return floats.to_floats(image, dtype, normalize, out)
 
 
 class DevicePrefetcher:

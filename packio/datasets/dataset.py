@@ -95,8 +95,8 @@ class Dataset(SeededMixin, torch.utils.data.Dataset[Any]):
         return self._tally.epoch
 
     @property
-    def image_places(self) -> tuple[int | str, ...] | None:
-        """Where the field "image" is in a batch; None: the batch is the image alone."""
+    def image_places(self) -> tuple[Any, ...]:
+        """Where the field "image" is in a batch; (...,): it is the batch itself."""
         return self._fields.image_places
 
     @property

@@ -63,9 +63,9 @@ class Fields:
         self.meta: tuple[str, ...] = tuple(name for name in self.names if name not in known)
 
     @property
-    def image_places(self) -> tuple[int | str, ...] | None:
+    def image_places(self) -> tuple[Any, ...]:
         if self._is_bare:
-            return None
+            return (...,) if self.names == (IMAGE,) else ()
         return tuple(place for place, part in self._parts.items() if part == IMAGE)
 
     def assemble(self, values: Mapping[str, Any]) -> Any:

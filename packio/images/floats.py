@@ -26,7 +26,7 @@ class Normalize:
     The values are those of torchvision's ToTensor and Normalize, bit for bit: each operation is
     rounded to float32, and the result to the dataset's ``dtype``. As ``transform=`` of a dataset it
     costs little: the threads that decode make floats of a whole batch. Behind other transforms, it
-    gets one image after the other.
+    gets one image after the other, and ``dtype`` is the type that the first of them gets.
 
     Args:
         mean, std: Of each channel, of values in 0..1; a single one is for all channels.

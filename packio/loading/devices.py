@@ -42,6 +42,8 @@ class Preparation:
 
     def __call__(self, image: torch.Tensor) -> torch.Tensor:
         """Prepare one tensor on its device; a tensor of other dimensions stays as it is."""
+        if image.ndim == 3:  # one of several sizes
+            return self(image[None])[0]
         if image.ndim != 4:
             return image
         normalize = cast("floats.Normalize | None", self.normalize)
@@ -73,9 +75,9 @@ class DevicePrefetcher:
         device: The device.
         dtype, memory_format, normalize: Preparation of images: their type, their layout, and (mean,
             std) of each channel, or a `packio.Normalize`; None leaves them as they are.
-        images_at: Positions in a batch, or its keys, of the images to prepare. None: where the
-            loader's dataset has its field "image"; in a loader of others, all tensors
-            (N, C, H, W).
+        images_at: Positions in a batch, or its keys, of the images to prepare; (...,): the batch is
+            images. They are (N, C, H, W), or a list of (C, H, W). None: where the loader's dataset
+            has its field "image"; in a loader of others, all tensors (N, C, H, W).
         batch_transform: Called with each batch on the device and on that stream, for example mixup.
 
     Raises:
@@ -91,7 +93,7 @@ class DevicePrefetcher:
         memory_format: torch.memory_format | None = None,
         normalize: Means | None = None,
         batch_transform: Callable[[Any], Any] | None = None,
-        images_at: Sequence[int | str] | None = None,
+        images_at: Sequence[Any] | None = None,
     ) -> None:
         self.loader: Iterable[Any] = loader
         self.device: torch.device = torch.device(device)
@@ -135,13 +137,15 @@ class DevicePrefetcher:
             return tensor.to(self.device, non_blocking=True)
 
         sent, at = map_tensors(batch, send), self._image_places
-        if at is not None and isinstance(sent, dict):
+        if at == (...,):
+            sent = map_tensors(sent, self._prepare)
+        elif at is not None and isinstance(sent, dict):
             sent = {k: map_tensors(v, self._prepare) if k in at else v for k, v in sent.items()}
         elif at is not None and type(sent) in (tuple, list):
             parts = (map_tensors(v, self._prepare) if i in at else v for i, v in enumerate(sent))
             sent = type(sent)(parts)
         else:
-            sent = map_tensors(sent, self._prepare)
+            sent = map_tensors(sent, lambda t: self._prepare(t) if t.ndim == 4 else t)
         return sent if self._transform is None else self._transform(sent)
 
     def _ahead(self, batch: Any) -> tuple[Any, torch.cuda.Event]:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import functools
 import itertools
 import math
@@ -27,7 +26,7 @@ import os
 import secrets
 import weakref
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -172,26 +171,37 @@ def new_tensor(
         SharedMemoryError: there is no memory to share.
     """
     count, made = math.prod(shape) * dtype.itemsize, None
-    try:
-        if is_shared and count and _can_share(os.getpid()):
-            strategy: Any = torch.multiprocessing.get_sharing_strategy
-            if strategy() == "file_descriptor":
-                made = _lend(count, is_shared=True)
-        elif not is_shared and count >= _LEAST:
+    if is_shared and count:
+        made = _share(count)
+    elif count >= _LEAST:
+        try:
             made = _lend(count, is_shared=False)
-    except OSError as error:
-        if not is_shared:
+        except OSError as error:
             raise MemoryError(f"no memory for a batch of {count / 1e6:.0f} MB: {error}") from error
-        if error.errno not in (errno.EMFILE, errno.ENFILE):
-            raise SharedMemoryError(
-                f"no memory for a batch of {count / 1e6:.0f} MB: {error}; take smaller batches, a "
-                "smaller prefetch_factor, or fewer workers"
-            ) from error
     if made is None:
         return torch.empty(shape, dtype=dtype)
     empty: Any = torch.empty(0, dtype=dtype)
     tensor: torch.Tensor = empty.set_(made, 0, shape)  # as a view it could not be detached in place
     return tensor
+
+
+def _share(count: int) -> torch.UntypedStorage:
+    """(count,) bytes to be sent to another process; beyond the buffers, in memory of torch's."""
+    made, strategy = None, cast("Any", torch.multiprocessing.get_sharing_strategy)
+    try:
+        if strategy() == "file_descriptor" and _can_share(os.getpid()):
+            made = _lend(count, is_shared=True)
+        if made is None:
+            new: Any = torch.UntypedStorage._new_shared  # noqa: SLF001 (as torch's default_collate)
+            made = cast("torch.UntypedStorage", new(count))
+            mapping.populate(torch.empty(0, dtype=torch.uint8).set_(made).numpy())
+    except (OSError, RuntimeError) as error:  # torch's own is a RuntimeError
+        raise SharedMemoryError(
+            f"no room to share a batch of {count / 1e6:.0f} MB: {error}; hold fewer batches at a "
+            "time, raise PACKIO_BUFFER_BYTES or `ulimit -n`, make /dev/shm larger (docker run "
+            "--shm-size=8g), or use packio.Loader with num_workers=0"
+        ) from error
+    return made
 
 
 @functools.cache  # asked once by each process

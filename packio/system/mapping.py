@@ -65,7 +65,11 @@ def map_shared(descriptor: int, size: int) -> np.ndarray:
 
 def populate(array: np.ndarray) -> None:
     """Give memory all of its pages now, or raise OSError; without Linux 5.14, they come later."""
-    place, size = ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(array.nbytes)
+    before = array.ctypes.data % mmap.PAGESIZE
+    place, size = (
+        ctypes.c_void_p(array.ctypes.data - before),
+        ctypes.c_size_t(array.nbytes + before),
+    )
     if _libc().madvise(place, size, _POPULATE_WRITE) and ctypes.get_errno() != errno.EINVAL:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 

@@ -234,6 +234,31 @@ def test_a_loader_gives_them_for_any_dataset_and_no_device(
     assert torch.equal(made[0][2], _expected(foreign[2][0], dtype or torch.float32))
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_makes_floats_of_images_of_several_sizes(pack: Path, workers: int) -> None:
+    for fields, at in (("image", None), (("label", "image"), 1), ({"x": "image"}, "x")):
+        ds = packio.PackDataset(pack, fields=fields)
+        loader = packio.Loader(ds, 7, num_workers=workers, normalize=(MEAN, STD))
+        images = [image for batch in loader for image in (batch if at is None else batch[at])]
+        samples = [ds[i] if at is None else ds[i][at] for i in range(len(ds))]
+        assert (len({image.shape for image in samples}) > 1) == (pack.suffix != ".h5")
+        assert all(map(torch.equal, images, [_expected(x, torch.float32) for x in samples]))
+    labels = packio.Loader(packio.PackDataset(pack, fields="label"), 7, normalize=(MEAN, STD))
+    assert all(batch.dtype == torch.int64 for batch in labels)
+
+
+@pytest.mark.parametrize("option", [{"dtype": torch.float16}, {"normalize": (MEAN, STD)}])
+@pytest.mark.parametrize("output", ["pil", "numpy"])
+def test_a_loader_makes_no_floats_of_pillows_images(pack: Path, output: str, option: Any) -> None:
+    plain = packio.PackDataset(pack, output=output, crop=packio.CenterCrop(32), fields="image")
+    with pytest.raises(OptionError, match="need images that are tensors"):
+        packio.Loader(plain, 4, **option)
+    transforms = import_torchvision().transforms
+    ds = plain.with_options(transform=transforms.ToTensor())
+    batch = next(iter(packio.Loader(ds, 4, **option)))
+    assert batch.dtype == option.get("dtype", torch.float32)
+
+
 @pytest.mark.parametrize(
     "image", [torch.zeros(4, 4, dtype=torch.uint8), torch.zeros(3, 4, 4, dtype=torch.bool), "no"]
 )

@@ -126,6 +126,32 @@ def test_batches_of_workers_need_no_room_in_dev_shm(pack: pathlib.Path) -> None:
     assert done.stdout.splitlines() == ["[True, True]"], done
 
 
+_HELD = """
+import sys, packio, torch
+from packio.errors import SharedMemoryError
+torch.multiprocessing.set_sharing_strategy(sys.argv[2])
+ds = packio.PackDataset(sys.argv[1], crop=packio.RandomResizedCrop(224), seed=3)
+try:
+    print(len(list(packio.Loader(ds, 2, num_workers=1))))
+except SharedMemoryError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounting needs root")
+@pytest.mark.parametrize("strategy", ["file_descriptor", "file_system"])
+def test_no_room_for_batches_that_are_held_is_said(strategy: str, pack: pathlib.Path) -> None:
+    mounted = 'mount -t tmpfs -o size=1m none /dev/shm && exec "$@"'
+    program = [sys.executable, "-c", _HELD, str(pack), strategy]
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", mounted, "sh", *program],
+        capture_output=True, text=True, timeout=600, check=False,
+        env={**os.environ, "PACKIO_BUFFER_BYTES": "1"},
+    )  # fmt: skip
+    assert "no room to share a batch" in done.stdout, done
+    assert "--shm-size" in done.stdout
+
+
 _WAITING = """
 import sys, time, packio, torch
 class Slow(torch.utils.data.Dataset):

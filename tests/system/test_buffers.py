@@ -108,6 +108,16 @@ def test_a_smaller_batch_takes_the_memory_of_a_larger_one_and_says_its_own_size(
     assert last.untyped_storage().nbytes() == last.nbytes  # what torch.save writes
 
 
+def test_values_of_several_bytes_have_memory_for_all_of_them() -> None:
+    for dtype in (torch.int16, torch.float32, torch.float64):
+        batches = [buffers.new_tensor(SHAPE, dtype) for _ in range(2)]
+        for number, batch in enumerate(batches):
+            batch.numpy().fill(number)
+        assert [(batch.dtype, int(batch.min()), int(batch.max())) for batch in batches] == [
+            (dtype, 0, 0), (dtype, 1, 1)
+        ]  # fmt: skip
+
+
 def test_little_and_empty_tensors_are_plain() -> None:
     assert tensors.new_batch((0, 3, 4, 4), torch.float32).shape == (0, 3, 4, 4)
     assert tensors.new_batch((2, 3), torch.float16).dtype == torch.float16

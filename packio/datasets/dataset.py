@@ -95,6 +95,11 @@ class Dataset(SeededMixin, torch.utils.data.Dataset[Any]):
         return self._tally.epoch
 
     @property
+    def gives_tensors(self) -> bool:
+        """Whether images are tensors; what a transform makes of others may be one."""
+        return self._options["output"] == "tensor" or not self._is_plain
+
+    @property
     def image_places(self) -> tuple[Any, ...]:
         """Where the field "image" is in a batch; (...,): it is the batch itself."""
         return self._fields.image_places

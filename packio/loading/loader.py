@@ -289,14 +289,6 @@ class _Workers:
             ) from error
 
 
-def _gives_no_tensors(dataset: Any) -> bool:
-    """Whether a dataset of packio gives images of Pillow or NumPy, and no transform is left."""
-    source = unwrap_subset(dataset)
-    if not isinstance(source, Dataset) or not source._is_plain:  # noqa: SLF001
-        return False
-    return bool(source._options["output"] != "tensor")  # noqa: SLF001
-
-
 def _seed(dataset: Any, generator: torch.Generator | None) -> int:
     """Choose the seed of the order of a single process: given, drawn before, or drawn now."""
     source = unwrap_subset(dataset)
@@ -389,7 +381,7 @@ def _check_options(given: dict[str, Any], *, decodes: bool) -> None:
         ),
         "dtype= and normalize= need images that are tensors, as with output='tensor'": (
             (given["dtype"] is not None or given["normalize"] is not None)
-            and _gives_no_tensors(given["dataset"])
+            and not getattr(unwrap_subset(given["dataset"]), "gives_tensors", True)
         ),
         "persistent_workers, timeout, worker_init_fn, multiprocessing_context need num_workers=": (
             not given["num_workers"]

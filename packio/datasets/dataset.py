@@ -96,8 +96,9 @@ class Dataset(SeededMixin, torch.utils.data.Dataset[Any]):
 
     @property
     def gives_tensors(self) -> bool:
-        """Whether images are tensors; what a transform makes of others may be one."""
-        return self._options["output"] == "tensor" or not self._is_plain
+        """Whether images are tensors; what a transform or a derived class makes may be one."""
+        is_ours = self._is_plain and not self._overrides("__getitem__", "__getitems__")
+        return self._options["output"] == "tensor" or not is_ours
 
     @property
     def image_places(self) -> tuple[Any, ...]:

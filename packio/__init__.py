@@ -19,6 +19,7 @@ _PUBLIC = {  # name → module
     name: module
     for module, names in {
         "batches.collating": "collate",
+        "batches.decoding": "decode seek_points",
         "datasets.concat": "ConcatPacks",
         "datasets.folders": "FolderDataset",
         "datasets.pack_dataset": "Hdf5Dataset LmdbDataset N5Dataset PackDataset PthDataset "
@@ -60,6 +61,8 @@ __all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604 (names of the table above, 
 
 if TYPE_CHECKING:
     from packio.batches.collating import collate as collate
+    from packio.batches.decoding import decode as decode
+    from packio.batches.decoding import seek_points as seek_points
     from packio.datasets.concat import ConcatPacks as ConcatPacks
     from packio.datasets.folders import FolderDataset as FolderDataset
     from packio.datasets.pack_dataset import Hdf5Dataset as Hdf5Dataset

@@ -35,6 +35,7 @@ terminal are escaped: messages quote names out of files that others made.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 _CONTROLS = re.compile(  # but line feed and tab; and what changes the direction of text
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
@@ -162,6 +163,26 @@ class Decoding:
             return
         if not isinstance(error, OSError) or error.errno is None:
             raise DecodeError(f"{self._where}{type(error).__name__}: {error}") from error
+
+
+class Naming(Decoding):
+    """Puts the name of an image before what is wrong with it; ``where`` tells the name."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, where: Callable[[], str]) -> None:
+        super().__init__()
+        self._name = where
+
+    def tell(self, error: BaseException) -> None:
+        """Raise the error with the name of the image, if it is about the image's bytes."""
+        try:
+            super().tell(error)
+        except DecodeError as other:
+            error = other
+        if isinstance(error, DecodeError):
+            kind = type(error) if type(error) in (LimitError, ModeError) else DecodeError
+            raise kind(f"{self._name()}: {error}") from (error.__cause__ or error)
 
 
 class OptionError(PackioError, ValueError):

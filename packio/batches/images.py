@@ -32,7 +32,7 @@ from packio.system.threads import Threads, alone
 
 # Pixels of an image, as stored. With JPEGs and PNGs of 24 to 96 pixels a side, two threads made 0.6
 # to 1.1 times as many images as one thread; with 128 pixels and more 1.0 to 1.8 times as many.
-_LITTLE = 10_000
+LITTLE = 10_000
 _SOME = 16  # images that are looked at
 CHANNELS = {"RGB": 3, "GRAY": 1, "RGB_ALPHA": 4}  # UNCHANGED: as stored
 
@@ -61,7 +61,7 @@ def make(
         name == IMAGE or all(row.offset >= 0 and row.dtype == "uint8" for row in rows)
     )
     views = range(len(settings.views))
-    batches = [_new_batch(framing, view, out, are_alike=are_alike) for view in views]
+    batches = [new_batch(framing, view, out, are_alike=are_alike) for view in views]
     # (C, H, W) each: slices of the batch, or None until made
     images: list[list[np.ndarray | None]]
     images = [[None] * len(rows) if b is None else list(b.numpy()) for b in batches]
@@ -97,7 +97,7 @@ def make(
     return BatchField(columns, errors)
 
 
-def _new_batch(
+def new_batch(
     framing: Framing, view: int, out: torch.Tensor | None, *, are_alike: bool
 ) -> torch.Tensor | None:
     """Memory for a view, (N, C, H, W); None if the images may differ in size or type."""
@@ -235,7 +235,7 @@ def are_little(pack: Pack) -> bool:
         most = min(most, _SOME)
     some = np.linspace(0, most, min(len(pack), _SOME), dtype=np.int64)
     height, width = (pack.index_file.column(f"image/{n}").take(some) for n in ("height", "width"))
-    return bool(np.median(height.astype(np.int64) * width) < _LITTLE)
+    return bool(np.median(height.astype(np.int64) * width) < LITTLE)
 
 
 def ensure_out(

@@ -25,12 +25,13 @@ from packio.system.threads import Threads, each
 if TYPE_CHECKING:
     import torch
 
+Source = LocalStore | list[bytes]  # where samples lie: in files, or each in memory
 _Turn = Callable[[], list[int]]  # of a thread; returns slots that are still to be made
 _FILES = 16  # that all threads, or each one, hold open at a time: `ulimit -n` may be small
 
 
 def make(
-    files: LocalStore, framing: Framing, threads: Threads | None,
+    files: Source, framing: Framing, threads: Threads | None,
     batches: Sequence[torch.Tensor], points: Sequence[bytes], but: Collection[int],
     make_one: Callable[[int], None],
 ) -> dict[int, Exception]:  # fmt: skip
@@ -89,10 +90,10 @@ def _work(
 
 @contextlib.contextmanager
 def _opened(
-    files: LocalStore, slots: np.ndarray, numbers: np.ndarray, samples: np.ndarray
+    files: Source, slots: np.ndarray, numbers: np.ndarray, samples: np.ndarray
 ) -> Iterator[np.ndarray]:
     """Hold the files of some samples open; gives which are: others are lost, or too many."""
-    if isinstance(files, FolderStore):
+    if isinstance(files, (FolderStore, list)):
         yield np.ones(len(slots), bool)
         return
     listed = numbers[slots].tolist()
@@ -108,7 +109,7 @@ def _opened(
 
 
 def _samples(
-    files: LocalStore, framing: Framing, points: Sequence[bytes]
+    files: Source, framing: Framing, points: Sequence[bytes]
 ) -> tuple[np.ndarray, np.ndarray, bytes]:
     """Where the core finds each sample; whether it may take the sample, (N,) bool; joined paths."""
     rows, decoder = framing.rows, framing.settings.decoder
@@ -116,13 +117,17 @@ def _samples(
     flags = rows.column("flags")
     for name in ("file", "offset", "length", "crc32c"):
         samples[name] = rows.column(name)
-    samples["is_checked"] = 1
+    samples["is_checked"] = not isinstance(files, list)
     sizes = np.fromiter(map(len, points), np.int64, len(points))
     samples["points"] = sizes.cumsum() - sizes
     samples["points_size"] = sizes
     takes = np.fromiter(map(decoder.core_takes, rows), bool, len(rows))
     in_vain = flags & (SPLIT_RECORD | PROGRESSIVE) != 0  # the core declines them, once it has read
     wanted = takes & (samples["offset"] >= 0) & ~in_vain
+    if isinstance(files, list):
+        samples["file"] = native.IN_MEMORY
+        samples["offset"] = [np.frombuffer(data, np.uint8).ctypes.data for data in files]
+        return samples, wanted, b""
     if not isinstance(files, FolderStore):
         is_inside = files.check_ranges(rows.column("file"), samples["offset"], samples["length"])
         return samples, wanted & is_inside, b""

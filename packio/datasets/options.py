@@ -13,10 +13,11 @@ import torch
 from packio.batches import draws
 from packio.errors import OptionError
 from packio.images import bucketing, floats, geometry, regions
-from packio.images.geometry import Geometry, accept_crop
+from packio.images.geometry import Geometry, accept_crop, check_probability
 from packio.packs.opening import Pack
 from packio.storage import urls
 from packio.system.signatures import BY_POSITION
+from packio.system.threads import check_threads
 
 OUTPUTS = ("tensor", "numpy", "pil")
 _SHOWN = ("hflip", "vflip", "fidelity", "mode", "exif_orientation", "split")  # in descriptions
@@ -71,13 +72,7 @@ def check(options: Mapping[str, Any]) -> dict[str, Any]:
         if options[name] not in allowed:
             raise OptionError(f"{name}={options[name]!r}: expected one of {allowed}")
     for name in ("hflip", "vflip"):
-        share = options[name]
-        is_number = isinstance(share, numbers.Real) and not isinstance(share, bool)
-        if not is_number or not 0 <= float(share) <= 1:
-            raise OptionError(
-                f"{name}={share!r}: expected a probability, 0..1; {name}=0.5 mirrors half of the "
-                "images"
-            )
+        check_probability(name, options[name])
     if options["output"] != "tensor" and options["dtype"] != torch.uint8:
         raise OptionError(
             f"dtype={options['dtype']} needs output='tensor'; output is {options['output']!r}"
@@ -103,9 +98,7 @@ def check(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_numbers(options: Mapping[str, Any]) -> None:
-    threads = options["threads"]
-    if threads != "auto" and (type(threads) is not int or threads < 1):
-        raise OptionError(f"threads={threads!r}: expected 'auto' or an int of at least 1")
+    check_threads(options["threads"])
     ignored = options["ignore_index"]
     if type(ignored) is not int or not -(1 << 31) <= ignored < 1 << 31:
         raise OptionError(f"ignore_index={ignored!r}: expected an int of 32 bits")

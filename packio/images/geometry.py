@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -63,6 +64,14 @@ def _pair(size: Size) -> tuple[int, int]:
     if len(pair) != 2 or min(pair) < 1:
         raise OptionError(f"size={size!r}: expected a positive int, or (height, width)")
     return int(pair[0]), int(pair[1])
+
+
+def check_probability(name: str, share: object) -> None:
+    is_number = isinstance(share, numbers.Real) and not isinstance(share, bool)
+    if not is_number or not 0 <= float(cast("float", share)) <= 1:
+        raise OptionError(
+            f"{name}={share!r}: expected a probability, 0..1; {name}=0.5 mirrors half of the images"
+        )
 
 
 def check_interpolation(name: str) -> None:

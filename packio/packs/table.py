@@ -15,11 +15,8 @@ import numpy as np
 
 from packio import registry
 from packio.errors import (
-    DecodeError,
-    Decoding,
     IntegrityError,
-    LimitError,
-    ModeError,
+    Naming,
     NotAPackError,
     OptionError,
 )
@@ -321,7 +318,9 @@ class PackTable:
 
     def naming(self, row: Row, name: str = IMAGE) -> Naming:
         """Put the name of the sample before what is wrong with a value, whatever is raised."""
-        return Naming(self, row, name)
+        part = "sample" if name == IMAGE else f"{name} of sample"
+        number = row.position
+        return Naming(lambda: f"{self.path}, {part} {number} ({self.key(number)!r})")
 
     def keys(self) -> Sequence[str]:
         """All keys, in order, decoded lazily."""
@@ -392,26 +391,3 @@ class PackTable:
     def digest(self) -> str:
         """Hexadecimal SHA-256 that identifies the pack's contents."""
         return self.index_file.digest
-
-
-class Naming(Decoding):
-    """Puts the name of a sample before what is wrong with one of its values."""
-
-    __slots__ = ("_name", "_row", "_table")
-
-    def __init__(self, table: PackTable, row: Row, name: str) -> None:
-        self._where, self._table, self._row, self._name = "", table, row, name
-
-    def tell(self, error: BaseException) -> None:
-        """Raise the error with the name of the sample, if it is about the sample's bytes."""
-        try:
-            super().tell(error)
-        except DecodeError as other:
-            error = other
-        if not isinstance(error, DecodeError):
-            return
-        part = "sample" if self._name == IMAGE else f"{self._name} of sample"
-        number = self._row.position
-        where = f"{self._table.path}, {part} {number} ({self._table.key(number)!r})"
-        kind = type(error) if type(error) in (LimitError, ModeError) else DecodeError
-        raise kind(f"{where}: {error}") from (error.__cause__ or error)

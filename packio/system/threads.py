@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from packio.errors import OptionError
 from packio.system import interrupts, processors
 from packio.system.locks import ForkSafeLock
 from packio.system.pools import ThreadPool
@@ -103,6 +104,11 @@ def each(
             work(slots)
         else:
             threads.run(work, slots)
+
+
+def check_threads(count: object) -> None:
+    if count != "auto" and (type(count) is not int or count < 1):
+        raise OptionError(f"threads={count!r}: expected 'auto' or an int of at least 1")
 
 
 def automatic_threads() -> int:

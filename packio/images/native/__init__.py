@@ -21,7 +21,7 @@ from packio.errors import MissingPackageError
 if TYPE_CHECKING:
     from packio.images.frames import Box, Frame
 
-_VERSION = 11  # of the functions below
+_VERSION = 12  # of the functions below
 _MADE = 0
 KIND, OUTPUT, LEVEL = 1, 4, 6
 # Why an image was declined, by status; the last one is no status of the core.
@@ -42,6 +42,7 @@ SAMPLE = np.dtype([
     ("offset", "i8"), ("length", "i8"), ("points", "i8"), ("points_size", "i4"), ("file", "i4"),
     ("crc32c", "u4"), ("is_checked", "i4"), ("path", "i4"), ("is_once", "i4"),
 ])  # fmt: skip
+IN_MEMORY = -2  # as the file of a sample: ``offset`` is the address of its bytes
 _BYTE = ctypes.c_char
 _PATH = pathlib.Path(__file__).with_name("_core.so")
 

@@ -101,13 +101,16 @@ typedef struct {
                                     level, with sides of 1/level of the image's, rounded up */
 } Request;
 
+enum { IN_MEMORY = -2 };
+
 /* A sample of a batch: where the bytes of its JPEG are. `packio.images.native` has the same fields in
    the same order. */
 typedef struct {
-    int64_t offset, length;      /* in the file, bytes */
+    int64_t offset, length;      /* in the file, bytes; of bytes in memory, their address */
     int64_t points;              /* where its seek points begin, in those of the batch, bytes */
     int32_t points_size;
-    int32_t file;                /* descriptor; -1: `path` names a file that is all of the JPEG */
+    int32_t file;                /* descriptor; -1: `path` names a file that is all of the JPEG;
+                                    IN_MEMORY: none is read */
     uint32_t crc32c;
     int32_t is_checked;          /* whether the CRC32C must be that of the bytes */
     int32_t path;                /* where its path begins, in those of the batch, bytes */

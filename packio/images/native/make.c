@@ -5,7 +5,7 @@
 EXPORTED int packio_version(void);
 EXPORTED int packio_choose(int avx2);
 
-enum { VERSION = 11 };
+enum { VERSION = 12 };
 enum { EXACT_SUMS = (1 << 24) / 255 };  /* pixels whose sum a float holds exactly */
 
 static const Kernels *kernels = &packio_portable;

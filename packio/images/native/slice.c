@@ -56,18 +56,22 @@ static int make_one(Scratch *scratch, const Batch *batch, int number) {
     const Sample *sample = batch->samples + number;
     if (sample->length < 0 || sample->offset < 0) return UNREAD;
     START();
-    uint8_t *data = packio_reserve(&scratch->bytes, (size_t)sample->length + 1);
-    if (!data) return MEMORY;
-    int status = sample->file < 0
-                     ? read_file(batch->paths + sample->path, data, sample->length)
-                     : read_whole(sample->file, data, sample->length, sample->offset);
+    const uint8_t *data = (const uint8_t *)(intptr_t)sample->offset;
+    if (sample->file != IN_MEMORY) {
+        uint8_t *to = packio_reserve(&scratch->bytes, (size_t)sample->length + 1);
+        if (!to) return MEMORY;
+        int status = sample->file < 0
+                         ? read_file(batch->paths + sample->path, to, sample->length)
+                         : read_whole(sample->file, to, sample->length, sample->offset);
+        if (status) return status;
+        data = to;
+    }
     LAP(READ);
-    if (status) return status;
     if (sample->is_checked && packio_kernels()->crc32c(data, (size_t)sample->length) != sample->crc32c)
         return UNREAD;
     LAP(CHECK);
     const Request *requests = batch->requests + (int64_t)number * batch->outputs;
-    int at_once = sample->is_once ? batch->outputs : 1;
+    int at_once = sample->is_once ? batch->outputs : 1, status = MADE;
     for (int i = 0; i < batch->outputs && !status; i += at_once)
         status = packio_make(scratch, requests + i, at_once, data, sample->length,
                              batch->points + sample->points, sample->points_size);

@@ -82,8 +82,7 @@ def decode(
         raise OptionError(f"seek_points=: {len(points)} for {len(given)} images")
     if dtype not in (torch.uint8, *floats.DTYPES):
         raise OptionError(f"dtype={dtype}: expected torch.uint8 or one of {floats.DTYPES}")
-    if normalize is not None and not isinstance(normalize, floats.Normalize):
-        normalize = floats.Normalize(*normalize)
+    normalize = floats.as_normalize(normalize)
     if normalize is not None and dtype == torch.uint8:
         dtype = torch.float32
     settings = _settings(crop, hflip, vflip, size, mode, fidelity, decoder, exif_orientation)

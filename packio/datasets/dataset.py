@@ -49,7 +49,8 @@ def _draw_key() -> int:
     try:
         tensor = _spare.pop()
     except IndexError:  # each thread that draws at the same time needs one
-        tensor = torch.empty((), dtype=torch.int64)
+        with torch.inference_mode(False):  # a tensor of that mode is of no use outside
+            tensor = torch.empty((), dtype=torch.int64, device="cpu")
     key = int(tensor.random_().item())
     _spare.append(tensor)
     return key
@@ -101,8 +102,15 @@ class Dataset(SeededMixin, torch.utils.data.Dataset[Any]):
         return self._options["output"] == "tensor" or not is_ours
 
     @property
-    def image_places(self) -> tuple[Any, ...]:
-        """Where the field "image" is in a batch; (...,): it is the batch itself."""
+    def is_normalized(self) -> bool:
+        """Whether images are normalised floats, by `packio.Normalize` as the transform."""
+        return any(part._normalize is not None for part in self._parts)
+
+    @property
+    def image_places(self) -> tuple[Any, ...] | None:
+        """Where "image" is in a batch; (...,): it is the batch; None: a derived class knows."""
+        if self._overrides("__getitem__", "__getitems__"):
+            return None
         return self._fields.image_places
 
     @property

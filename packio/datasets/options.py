@@ -155,6 +155,10 @@ def _check_transforms(options: Mapping[str, Any]) -> None:
         each = options[name] if isinstance(options[name], (list, tuple)) else [options[name]]
         if not all(one is None or callable(one) for one in each):
             raise OptionError(f"{name}={options[name]!r}: expected a function, or another callable")
+    if isinstance(transform, floats.Normalize) and options["output"] != "tensor":
+        raise OptionError(
+            f"transform=packio.Normalize needs output='tensor'; output is {options['output']!r}"
+        )
     if options["transforms"] is None:
         return
     for name in ("transform", "target_transform", "views"):

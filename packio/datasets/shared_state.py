@@ -31,8 +31,8 @@ class Seed:
     def __init__(self, given: int | None = None) -> None:
         self._given = None if given is None else int(given)
         if given is None:
-            self._cell = torch.full((), -1, dtype=torch.int64)
-            self._cell.share_memory_()  # type: ignore[no-untyped-call]  # torch's own
+            self._cell = _share_zeros(())
+            self._cell.sub_(1)
 
     @property
     def value(self) -> int:
@@ -40,8 +40,8 @@ class Seed:
             return self._given
         if self._cell < 0:
             info = torch.utils.data.get_worker_info()
-            mine = torch.randint(1 << 62, ()) if info is None else (info.seed - info.id) % (1 << 62)
-            self._cell.fill_(mine)
+            drawn = info is None and int(torch.randint(1 << 62, (), device="cpu"))
+            self._cell.fill_(drawn if info is None else (info.seed - info.id) % (1 << 62))
         return int(self._cell)
 
 
@@ -68,11 +68,16 @@ def _take_cells() -> torch.Tensor:
     """Hand out zeros, none twice; many share a block, as each block costs a file descriptor."""
     with contextlib.suppress(IndexError):
         return _left.pop()
-    with alone():  # a forked process would wait forever for the threads of torch in its parent
-        block = torch.zeros(64, _WARNED + 1, _WORKERS + 1, dtype=torch.int64)  # 0.9 MB
-        block.share_memory_()  # type: ignore[no-untyped-call]  # torch's own
-    _left.extend(block.unbind())
+    _left.extend(_share_zeros((64, _WARNED + 1, _WORKERS + 1)).unbind())  # 0.9 MB
     return _take_cells()
+
+
+def _share_zeros(shape: tuple[int, ...]) -> torch.Tensor:
+    """Zeros that processes share; not of inference mode, in which nobody else may change them."""
+    with torch.inference_mode(False), alone():  # a forked process would wait for torch's threads
+        zeros = torch.zeros(shape, dtype=torch.int64, device="cpu")
+        zeros.share_memory_()  # type: ignore[no-untyped-call]  # torch's own
+    return zeros
 
 
 class Tally:
@@ -108,7 +113,7 @@ class Tally:
 
     def count(self, *numbers: int) -> None:
         """Add to the first of the counts of this process."""
-        self._cells[: len(numbers), _column()] += torch.tensor(numbers)
+        self._cells[: len(numbers), _column()] += torch.tensor(numbers, device="cpu")
 
     def comes_again(self, digest: int) -> bool:
         """Tell, once for all workers, that a batch comes again in the same epoch.

@@ -88,6 +88,8 @@ def _apply(transform: Callable[..., Any], values: Mapping[str, Any]) -> Any:
     except Exception as error:
         first = next(iter(values.values()))
         raise TransformError(_explanation(transform, first, error)) from error
+    if results is None:
+        raise TransformError(f"the transform {_name(transform)} returned None; no return?")
     return [results] if len(values) == 1 else results
 
 
@@ -140,7 +142,9 @@ def _explanation(transform: Any, image: Any, error: Exception) -> str:
     shape = getattr(image, "shape", None) or getattr(image, "size", None)  # arrays, Pillow's
     what = f"{type(image).__name__}" + (f" of shape {tuple(shape)}" if shape else "")
     hint = ""
-    if isinstance(image, torch.Tensor):
+    if isinstance(image, torch.Tensor) and _name(transform) == "Normalize":
+        hint = "; packio.Normalize(mean, std) takes bytes, torchvision's needs dtype=torch.float32"
+    elif isinstance(image, torch.Tensor):
         hint = (
             "; if it wants a Pillow image, as torchvision's ToTensor does, make the dataset with "
             "output='pil'; if it wants an array, as albumentations does, with output='numpy'"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from packio.system import buffers
 from packio.system.threads import Threads, each
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_LARGEST_STD = 10  # of values in 0..1; those of values in 0..255 are some 60
 _PART_BYTES = 1 << 18  # of a batch's images that a thread turns into floats at a time
 
 
@@ -32,7 +32,7 @@ class Normalize:
         mean, std: Of each channel, of values in 0..1; a single one is for all channels.
 
     Raises:
-        OptionError: a standard deviation is not above 0, or a mean is one of values in 0..255.
+        OptionError: a mean or a standard deviation is none of values in 0..1.
     """
 
     mean: Sequence[float]
@@ -44,12 +44,14 @@ class Normalize:
             try:
                 values = tuple(map(float, given))
             except (TypeError, ValueError) as error:
-                raise OptionError(f"Normalize: {name}={given!r}: expected numbers") from error
+                raise OptionError(
+                    f"Normalize: {name}={given!r}: expected a list of numbers, as [0.5]"
+                ) from error
             object.__setattr__(self, name, values)
         said = f"normalize={(self.mean, self.std)}"
         if len(self.mean) != len(self.std) or not self.mean:
             raise OptionError(f"{said}: expected (mean, std), one a channel")
-        if not all(0 < std < math.inf and 0 <= mean <= 1
+        if not all(0 < std <= _LARGEST_STD and 0 <= mean <= 1
                    for mean, std in zip(self.mean, self.std, strict=True)):  # fmt: skip
             raise OptionError(
                 f"{said}: expected means in 0..1 and standard deviations above 0 of values in "
@@ -64,6 +66,18 @@ class Normalize:
             raise OptionError(f"Normalize: {what}; expected a tensor of numbers, (…, C, H, W)")
         dtype = image.dtype if image.dtype.is_floating_point else torch.float32
         return to_floats(image, dtype, self)
+
+
+def as_normalize(given: Any) -> Normalize | None:
+    """Take (mean, std), or a `Normalize`, or None."""
+    if given is None or isinstance(given, Normalize):
+        return given
+    if not isinstance(given, (tuple, list)) or len(given) != 2:
+        raise OptionError(
+            f"normalize={given!r}: expected (mean, std), as ([0.485, 0.456, 0.406], [0.229, 0.224, "
+            "0.225]), or a packio.Normalize"
+        )
+    return Normalize(*given)
 
 
 def to_floats(
@@ -127,5 +141,5 @@ def _constants(values: tuple[float, ...], device: torch.device) -> torch.Tensor:
 
     Copied there once: a copy from memory that is not pinned waits for all work of the stream.
     """
-    with torch.inference_mode(mode=False):  # a tensor of that mode is of no use outside
+    with torch.inference_mode(False):  # a tensor of that mode is of no use outside
         return torch.tensor(values, dtype=torch.float32, device="cpu").view(-1, 1, 1).to(device)

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import torch
 
+from packio.batches.collating import collate
 from packio.errors import OptionError
 from packio.images import floats
 from packio.images.tensors import map_tensors
@@ -16,6 +17,7 @@ from packio.system import buffers
 DTYPES = (torch.uint8, *floats.DTYPES)
 # (mean, std) of each channel
 Means = tuple[Sequence[float], Sequence[float]] | floats.Normalize
+PIXELS = (torch.uint8, torch.uint16, torch.float64, *floats.DTYPES)  # types of images
 FORMATS = (torch.contiguous_format, torch.channels_last)
 
 
@@ -35,10 +37,7 @@ class Preparation:
         given = self.normalize
         if given is not None and self.dtype == torch.uint8:
             raise OptionError("normalize= needs a float type; dtype is torch.uint8")
-        if given is not None and not isinstance(given, floats.Normalize):
-            if len(given) != 2:
-                raise OptionError(f"normalize={given}: expected (mean, std), one a channel")
-            object.__setattr__(self, "normalize", floats.Normalize(*given))
+        object.__setattr__(self, "normalize", floats.as_normalize(given))
 
     def __call__(self, image: torch.Tensor) -> torch.Tensor:
         """Prepare one tensor on its device; a tensor of other dimensions stays as it is."""
@@ -62,6 +61,12 @@ class Preparation:
         return floats.to_floats(image, dtype, normalize, out)
 
 
+def find_images(dataset: Any, collate_fn: Any) -> Sequence[Any] | None:
+    """Where the images of a loader's batches are; None: nobody knows."""
+    is_ours = collate_fn in (None, collate, torch.utils.data.default_collate)
+    return getattr(dataset, "image_places", None) if is_ours else None
+
+
 class DevicePrefetcher:
     """Put batches of any loader onto a device: the next one is copied while this one is used.
 
@@ -77,11 +82,12 @@ class DevicePrefetcher:
             std) of each channel, or a `packio.Normalize`; None leaves them as they are.
         images_at: Positions in a batch, or its keys, of the images to prepare; (...,): the batch is
             images. They are (N, C, H, W), or a list of (C, H, W). None: where the loader's dataset
-            has its field "image"; in a loader of others, all tensors (N, C, H, W).
+            has its field "image"; in a loader of others, or with a ``collate_fn``, all tensors
+            (N, C, H, W) of uint8, uint16 or floats.
         batch_transform: Called with each batch on the device and on that stream, for example mixup.
 
     Raises:
-        OptionError: a value makes no sense, or there is no such GPU.
+        OptionError: a value makes no sense, there is no such GPU, or a batch has no images.
     """
 
     def __init__(
@@ -102,7 +108,8 @@ class DevicePrefetcher:
         self._prepare = Preparation(dtype, memory_format, normalize)
         self._transform = batch_transform
         if images_at is None:  # a foreign loader may have no dataset, or a foreign one
-            images_at = getattr(getattr(loader, "dataset", None), "image_places", None)
+            own = getattr(loader, "dataset", None)
+            images_at = find_images(own, getattr(loader, "collate_fn", None))
         self._image_places = images_at
         self._stream: Any = None  # a torch.cuda.Stream, once there is one
 
@@ -136,16 +143,30 @@ class DevicePrefetcher:
                 tensor.record_stream(self._stream)
             return tensor.to(self.device, non_blocking=True)
 
+        found: list[torch.Tensor] = []
+
+        def prepare(image: torch.Tensor) -> torch.Tensor:
+            found.append(image)
+            return self._prepare(image)
+
+        def prepare_batch(tensor: torch.Tensor) -> torch.Tensor:
+            return prepare(tensor) if tensor.ndim == 4 and tensor.dtype in PIXELS else tensor
+
         sent, at = map_tensors(batch, send), self._image_places
         if at == (...,):
-            sent = map_tensors(sent, self._prepare)
+            sent = map_tensors(sent, prepare)
         elif at is not None and isinstance(sent, dict):
-            sent = {k: map_tensors(v, self._prepare) if k in at else v for k, v in sent.items()}
+            sent = {k: map_tensors(v, prepare) if k in at else v for k, v in sent.items()}
         elif at is not None and type(sent) in (tuple, list):
-            parts = (map_tensors(v, self._prepare) if i in at else v for i, v in enumerate(sent))
+            parts = (map_tensors(v, prepare) if i in at else v for i, v in enumerate(sent))
             sent = type(sent)(parts)
         else:
-            sent = map_tensors(sent, lambda t: self._prepare(t) if t.ndim == 4 else t)
+            sent = map_tensors(sent, prepare_batch)
+        if not found and self._prepare != Preparation():
+            raise OptionError(
+                "dtype=, normalize= or memory_format=: no images (N, C, H, W) in the batch; say "
+                "where they are by packio.DevicePrefetcher(loader, device, images_at=…)"
+            )
         return sent if self._transform is None else self._transform(sent)
 
     def _ahead(self, batch: Any) -> tuple[Any, torch.cuda.Event]:

@@ -19,7 +19,7 @@ from packio.errors import OptionError
 from packio.images import tensors
 from packio.images.devices import resolve_device
 from packio.loading.cursor import Epoch, EpochBatches, ResumableLoader, make_cursor
-from packio.loading.devices import DevicePrefetcher, Means
+from packio.loading.devices import DevicePrefetcher, Means, find_images
 from packio.loading.prefetching import prefetch
 from packio.loading.samplers import DefaultSampler, check_length
 from packio.packs.opening import Pack
@@ -173,7 +173,7 @@ class Loader(ResumableLoader):
             self._send = functools.partial(
                 DevicePrefetcher, device=self.device or "cpu", dtype=dtype,
                 memory_format=memory_format, normalize=normalize, batch_transform=batch_transform,
-                images_at=getattr(dataset, "image_places", None),  # of a foreign dataset, none
+                images_at=find_images(dataset, collate_fn),
             )  # fmt: skip
             self._send([])  # checks the arguments now
         on_gpu = self.device is not None and self.device.type == "cuda"
@@ -242,7 +242,8 @@ class Loader(ResumableLoader):
         """Lend the persistent workers to an epoch, or make others."""
         # The draw of a resumed epoch is one that the checkpoint's random numbers have behind them.
         with torch.random.fork_rng(devices=[], enabled=resumed):
-            base = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator))
+            empty = torch.empty((), dtype=torch.int64, device="cpu")
+            base = int(empty.random_(generator=self.generator))
         lent, self._idle = self._idle, None  # another iteration meanwhile starts others
         seed = getattr(unwrap_subset(self.dataset), "seed", None)
         if lent is None or lent.seed != seed:  # the workers' copies of the dataset have a seed, too
@@ -294,7 +295,7 @@ def _seed(dataset: Any, generator: torch.Generator | None) -> int:
     source = unwrap_subset(dataset)
     if generator is None and isinstance(getattr(source, "seed", None), int):
         return int(source.seed)
-    return int(torch.randint(1 << 62, (), generator=generator).item())
+    return int(torch.randint(1 << 62, (), generator=generator, device="cpu").item())
 
 
 def _runs_only_packio(dataset: Any, collate: Callable[[list[Any]], Any] | None) -> bool:
@@ -382,6 +383,10 @@ def _check_options(given: dict[str, Any], *, decodes: bool) -> None:
         "dtype= and normalize= need images that are tensors, as with output='tensor'": (
             (given["dtype"] is not None or given["normalize"] is not None)
             and not getattr(unwrap_subset(given["dataset"]), "gives_tensors", True)
+        ),
+        "normalize= and transform=packio.Normalize of the dataset exclude each other": (
+            given["normalize"] is not None
+            and getattr(unwrap_subset(given["dataset"]), "is_normalized", False)
         ),
         "persistent_workers, timeout, worker_init_fn, multiprocessing_context need num_workers=": (
             not given["num_workers"]

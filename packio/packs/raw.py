@@ -168,7 +168,7 @@ class RawRows:
 
     def _row_crc(self, positions: np.ndarray) -> int:
         """CRC32C of some rows, end to end."""
-        rows = torch.empty((len(positions), self._row_bytes), dtype=torch.uint8)
+        rows = torch.empty((len(positions), self._row_bytes), dtype=torch.uint8, device="cpu")
         self._gather(positions, rows)
         array = rows.numpy().reshape(-1)
         array.flags.writeable = False

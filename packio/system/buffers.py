@@ -34,6 +34,7 @@ from torch.multiprocessing.reductions import reduce_tensor
 
 from packio.errors import OptionError, SharedMemoryError
 from packio.system import mapping
+from packio.system.locks import block_forks
 
 _LEAST = 1 << 20  # bytes; what is smaller, malloc keeps itself
 _STEP = 4096  # bytes
@@ -91,19 +92,39 @@ class _Buffer:
         return bool((self.memory[:_HEAD] == state).any())
 
 
+_large: list[int] = []  # bytes of the last batch that was larger than the limit
 _buffers: list[_Buffer] = []  # of this process, lent or not, the one that was lent last at the end
 _shared: weakref.WeakValueDictionary[int, _Buffer] = weakref.WeakValueDictionary()  # by address
 
 
 def _lend(count: int, *, is_shared: bool) -> torch.UntypedStorage | None:
-    """(count,) bytes that nobody else uses; None where torch itself has to find them.
-
-    It takes no lock: to take a buffer out of the list is one step.
-    """
+    """(count,) bytes that nobody else uses; None where torch itself has to find them."""
     info = torch.utils.data.get_worker_info()
     room = max(_limit() // (info.num_workers if info is not None else 1), _FEW * count)
-    if not _limit():
-        return None
+    if count > _limit():
+        before = _large.pop() if _large else 0
+        _large.append(count)
+        if not (_limit() and count <= before <= 2 * count):  # perhaps no other comes: keep nothing
+            return None
+    buffer, used = _take(count, room, is_shared=is_shared)
+    if buffer is None:
+        if used + count > room or len(_buffers) >= _MOST:
+            return None
+        buffer = _Buffer(-(-count // _STEP) * _STEP, is_shared=is_shared)
+    array = buffer.memory[_HEAD : _HEAD + count]
+    with block_forks():  # a fork marks all loans, and meets none that is half made
+        buffer.places, buffer.loan = itertools.count(1), _Loan(array, buffer.memory, 0)
+        _buffers.append(buffer)
+    if is_shared:
+        _shared[array.ctypes.data] = buffer
+    return torch.from_numpy(array).untyped_storage()
+
+
+def _take(count: int, room: int, *, is_shared: bool) -> tuple[_Buffer | None, int]:
+    """Take a buffer that is free out of the list, and all that are too much; the size of the rest.
+
+    To take a buffer is one step, and needs no lock.
+    """
     buffer, used = None, 0
     for other in _buffers[:]:
         fits = other.is_shared == is_shared and count <= other.size <= 2 * count + _STEP
@@ -120,16 +141,7 @@ def _lend(count: int, *, is_shared: bool) -> torch.UntypedStorage | None:
             buffer = other
         else:
             used -= other.size
-    if buffer is None:
-        if used + count > room or len(_buffers) >= _MOST:
-            return None
-        buffer = _Buffer(-(-count // _STEP) * _STEP, is_shared=is_shared)
-    array = buffer.memory[_HEAD : _HEAD + count]
-    buffer.places, buffer.loan = itertools.count(1), _Loan(array, buffer.memory, 0)
-    _buffers.append(buffer)
-    if is_shared:
-        _shared[array.ctypes.data] = buffer
-    return torch.from_numpy(array).untyped_storage()
+    return buffer, used
 
 
 @functools.cache  # the environment's: the same in every process
@@ -142,7 +154,11 @@ def _limit() -> int:
 
 
 def _begin_fork() -> None:
-    """Lose what is shared and lent: the child has it, too, and nobody knows how long."""
+    """Lose what is shared and lent: the child has it, too, and nobody knows how long.
+
+    Until the fork is done, no other thread may lend or receive.
+    """
+    _FORK.acquire()
     for buffer in _buffers[:]:
         if buffer.is_shared and buffer.loan and (array := buffer.loan()) is not None:
             buffer.loan = _Loan(array, buffer.memory, 0, _LOST)
@@ -156,10 +172,11 @@ def _begin_fork() -> None:
 
 def _begin_child() -> None:
     _buffers.clear()
-    _mapped.clear()
+    _FORK.release()
 
 
-os.register_at_fork(before=_begin_fork, after_in_child=_begin_child)
+_FORK: Any = block_forks()
+os.register_at_fork(before=_begin_fork, after_in_parent=_FORK.release, after_in_child=_begin_child)
 
 
 def new_tensor(
@@ -173,14 +190,14 @@ def new_tensor(
     count, made = math.prod(shape) * dtype.itemsize, None
     if is_shared and count:
         made = _share(count)
-    elif count >= _LEAST:
-        try:
+    try:
+        if not is_shared and count >= _LEAST:
             made = _lend(count, is_shared=False)
-        except OSError as error:
-            raise MemoryError(f"no memory for a batch of {count / 1e6:.0f} MB: {error}") from error
-    if made is None:
-        return torch.empty(shape, dtype=dtype)
-    empty: Any = torch.empty(0, dtype=dtype)
+        if made is None:
+            return torch.empty(shape, dtype=dtype, device="cpu")
+    except (OSError, RuntimeError) as error:  # torch's own is a RuntimeError
+        raise MemoryError(f"no memory for a batch of {count / 1e6:.0f} MB: {error}") from error
+    empty: Any = torch.empty(0, dtype=dtype, device="cpu")
     tensor: torch.Tensor = empty.set_(made, 0, shape)  # as a view it could not be detached in place
     return tensor
 
@@ -194,7 +211,7 @@ def _share(count: int) -> torch.UntypedStorage:
         if made is None:
             new: Any = torch.UntypedStorage._new_shared  # noqa: SLF001 (as torch's default_collate)
             made = cast("torch.UntypedStorage", new(count))
-            mapping.populate(torch.empty(0, dtype=torch.uint8).set_(made).numpy())
+            mapping.populate(torch.empty(0, dtype=torch.uint8, device="cpu").set_(made).numpy())
     except (OSError, RuntimeError) as error:  # torch's own is a RuntimeError
         raise SharedMemoryError(
             f"no room to share a batch of {count / 1e6:.0f} MB: {error}; hold fewer batches at a "
@@ -275,10 +292,12 @@ def _receive(
         finally:
             os.close(descriptor)
     array = mapped.memory[_HEAD : _HEAD + count]
-    loans = [pair for pair in mapped.loans if pair[0]() is not None]
-    mapped.loans = [*loans, (_Loan(array, mapped.memory, place), place)]
-    _mapped[name] = mapped  # another thread may have forgotten it
-    return torch.empty(0, dtype=dtype).set_(torch.from_numpy(array).untyped_storage(), *layout)
+    with block_forks():
+        loans = [pair for pair in mapped.loans if pair[0]() is not None]
+        mapped.loans = [*loans, (_Loan(array, mapped.memory, place), place)]
+        _mapped[name] = mapped  # another thread may have forgotten it
+    empty = torch.empty(0, dtype=dtype, device="cpu")
+    return empty.set_(torch.from_numpy(array).untyped_storage(), *layout)
 
 
 def _forget(more: int) -> None:

@@ -6,6 +6,8 @@ import copy
 import os
 import pickle
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -103,3 +105,23 @@ def test_no_two_hold_the_same_cells() -> None:
     for tally in tallies:
         tally.count(1)
     assert np.all([tally.totals[0] == 1 for tally in tallies])
+
+
+_INFERENCE = """
+import sys, torch, packio
+how = dict(crop=packio.RandomResizedCrop(8), fields="index")
+with torch.inference_mode():
+    first = packio.PackDataset(sys.argv[1], **how)
+    first[0], first.seed, list(packio.Loader(first, 4))
+for ds in (first, packio.PackDataset(sys.argv[1], **how)):
+    ds.set_epoch(2)
+    ds[0], ds.gather([0, 1]), list(packio.Loader(ds, 4))
+print("done", ds.epoch)
+"""
+
+
+def test_inference_mode_leaves_no_state_that_cannot_change(damaged: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _INFERENCE, damaged], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "done 2\n", done.stderr

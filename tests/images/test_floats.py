@@ -123,8 +123,9 @@ def test_no_image_is_an_empty_batch() -> None:
         ([float("nan")], [0.5], "means in"),
         ([0.5, 0.5], [0.5, float("nan")], "means in"),
         ([0.5], [float("inf")], "means in"),
-        ("ab", [0.5, 0.5], "expected numbers"),
-        (0.5, [0.5], "expected numbers"),
+        ("ab", [0.5, 0.5], "expected a list of numbers"),
+        (0.5, [0.5], r"expected a list of numbers, as \[0\.5\]"),
+        ([0.5], [58.4], r"not in 0\.\.255"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(mean: Any, std: Any, said: str) -> None:
@@ -243,8 +244,6 @@ def test_a_loader_makes_floats_of_images_of_several_sizes(pack: Path, workers: i
         samples = [ds[i] if at is None else ds[i][at] for i in range(len(ds))]
         assert (len({image.shape for image in samples}) > 1) == (pack.suffix != ".h5")
         assert all(map(torch.equal, images, [_expected(x, torch.float32) for x in samples]))
-    labels = packio.Loader(packio.PackDataset(pack, fields="label"), 7, normalize=(MEAN, STD))
-    assert all(batch.dtype == torch.int64 for batch in labels)
 
 
 @pytest.mark.parametrize("option", [{"dtype": torch.float16}, {"normalize": (MEAN, STD)}])
@@ -333,11 +332,65 @@ def test_means_of_other_images_are_refused(photos: Path, tmp_path: Path) -> None
         _ = gray[0]
     with pytest.raises(OptionError, match="3 means for images of 1 channel"):
         gray.gather([0, 1])
-    arrays = packio.PackDataset(
-        tmp_path / "a.lmdb", output="numpy", transform=packio.Normalize(MEAN, STD)
-    )
-    with pytest.raises(TransformError, match="expected a tensor"):
-        _ = arrays[0]
+    with pytest.raises(OptionError, match="needs output='tensor'; output is 'numpy'"):
+        packio.PackDataset(
+            tmp_path / "a.lmdb", output="numpy", transform=packio.Normalize(MEAN, STD)
+        )
+
+
+@pytest.mark.filterwarnings("ignore:Turned has a __getitem__:UserWarning")
+def test_batches_of_another_form_are_prepared_or_refused(pack: Path) -> None:
+    def rename(samples: Any) -> Any:
+        images, labels = packio.collate(samples)
+        return {"labels": labels, "pixel_values": images}
+
+    ds = packio.PackDataset(pack, crop=packio.CenterCrop(32))
+    expected = _expected(ds[0][0], torch.float32)
+    batch = next(iter(packio.Loader(ds, 4, collate_fn=rename, normalize=(MEAN, STD))))
+    assert torch.equal(batch["pixel_values"][0], expected)
+
+    class Turned(packio.PackDataset):
+        def __getitem__(self, index: Any) -> Any:
+            image, label = super().__getitem__(index)
+            return label, image
+
+    turned = next(iter(packio.Loader(Turned(pack, crop=packio.CenterCrop(32)), 4,
+                                     normalize=(MEAN, STD))))  # fmt: skip
+    assert torch.equal(turned[1][0], expected)
+    for empty, options in ((ds.with_options(fields="label"), {"dtype": torch.float16}),
+                           (list(range(4)), {"normalize": (MEAN, STD)})):  # fmt: skip
+        with pytest.raises(OptionError, match="no images"):
+            next(iter(packio.Loader(empty, 4, **options)))
+
+
+def test_a_loader_leaves_classes_of_pixels_alone() -> None:
+    images, masks = torch.full((4, 3, 8, 8), 255, dtype=torch.uint8), torch.ones(4, 1, 8, 8)
+    foreign = torch.utils.data.TensorDataset(images, masks.long(), masks.bool())
+    made = next(iter(packio.Loader(foreign, 4, normalize=([0.5] * 3, [0.5] * 3))))
+    assert [part.dtype for part in made] == [torch.float32, torch.int64, torch.bool]
+    assert (int(made[0].min()), int(made[1].max())) == (1, 1)
+
+
+@pytest.mark.parametrize("given", [0.5, "ab", {"mean": 0.5, "std": 0.5}, ([0.5],), (1, 2, 3)])
+def test_normalize_of_another_kind_is_refused(given: Any, pack: Path) -> None:
+    with pytest.raises(OptionError, match=r"expected \(mean, std\), as"):
+        packio.Loader(packio.PackDataset(pack), 4, normalize=given)
+
+
+def test_nobody_normalises_twice(pack: Path) -> None:
+    ds = packio.PackDataset(pack, transform=packio.Normalize([0.5], [0.5]))
+    for dataset in (ds, packio.ConcatPacks([ds, ds])):
+        with pytest.raises(OptionError, match="exclude each other"):
+            packio.Loader(dataset, 4, normalize=(MEAN, STD))
+
+
+def test_transforms_that_cannot_be_meant_are_told(pack: Path) -> None:
+    plain = packio.PackDataset(pack, crop=packio.CenterCrop(32))
+    with pytest.raises(TransformError, match="returned None; no return"):
+        _ = plain.with_options(transform=lambda _: None)[0]
+    theirs = import_torchvision().transforms.v2.Normalize([0.5], [0.5])
+    with pytest.raises(TransformError, match=r"packio\.Normalize\(mean, std\) takes bytes"):
+        _ = plain.with_options(transform=theirs)[0]
 
 
 def test_other_images_of_a_sample_keep_their_type(photos: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -116,6 +117,18 @@ def test_values_of_several_bytes_have_memory_for_all_of_them() -> None:
         assert [(batch.dtype, int(batch.min()), int(batch.max())) for batch in batches] == [
             (dtype, 0, 0), (dtype, 1, 1)
         ]  # fmt: skip
+
+
+def test_a_lone_batch_beyond_the_limit_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buffers, "_limit", lambda: 4 << 20)
+    monkeypatch.setattr(buffers, "_large", [])
+    buffers.new_tensor((8 << 20,), torch.uint8)
+    assert not buffers._buffers
+    for _ in range(2):  # as an epoch has
+        buffers.new_tensor((8 << 20,), torch.uint8)
+    assert [buffer.size for buffer in buffers._buffers] == [8 << 20]
+    buffers.new_tensor((30 << 20,), torch.uint8)
+    assert [buffer.size for buffer in buffers._buffers] == [8 << 20]
 
 
 def test_little_and_empty_tensors_are_plain() -> None:
@@ -298,6 +311,24 @@ def test_what_is_kept_of_a_workers_batch_keeps_its_values(name: str) -> None:
     assert [_values(each) for each, _ in kept] == [{value} for _, value in kept]
 
 
+def test_an_array_of_a_batch_stays_when_a_forked_child_sends_it_on() -> None:
+    batch, value = next(iter(_loader(Numbered(3))))
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+
+    def send() -> None:
+        array = batch.numpy()
+        multiprocessing.reduction.ForkingPickler.dumps(batch)
+        array[:] = 77
+        theirs.send(_values(batch))
+
+    child = context.Process(target=send)
+    child.start()
+    assert ours.poll(60)
+    assert (ours.recv(), value) == ({77}, 0)
+    child.join()
+
+
 def test_a_child_forked_from_the_receiver_keeps_what_it_has() -> None:
     context = multiprocessing.get_context("fork")
     go, answers = context.Event(), context.Queue()
@@ -440,6 +471,24 @@ def test_without_anonymous_files_torch_shares_the_batches(monkeypatch: pytest.Mo
 def test_no_memory_is_said() -> None:
     with pytest.raises(MemoryError):
         buffers.new_tensor((1 << 60,), torch.uint8)
+
+
+def test_no_batch_is_lent_while_the_process_forks() -> None:
+    lent, batches = threading.Event(), list[torch.Tensor]()
+
+    def lend() -> None:
+        batches.append(_filled(3))
+        lent.set()
+
+    thread = threading.Thread(target=lend)
+    buffers._begin_fork()  # another hook may now let other threads run
+    try:
+        thread.start()
+        assert not lent.wait(0.3)
+    finally:
+        buffers._FORK.release()
+    thread.join()
+    assert _values(batches[0]) == {3}
 
 
 def test_threads_may_take_and_give_back_at_once() -> None:

@@ -31,9 +31,9 @@ class Preparation:
 
     def __post_init__(self) -> None:
         if self.dtype is not None and self.dtype not in DTYPES:
-            raise OptionError(f"dtype={self.dtype}: expected one of {DTYPES}")
+            raise OptionError(f"dtype={self.dtype!r}: expected one of {DTYPES}")
         if self.memory_format is not None and self.memory_format not in FORMATS:
-            raise OptionError(f"memory_format={self.memory_format}: expected one of {FORMATS}")
+            raise OptionError(f"memory_format={self.memory_format!r}: expected one of {FORMATS}")
         given = self.normalize
         if given is not None and self.dtype == torch.uint8:
             raise OptionError("normalize= needs a float type; dtype is torch.uint8")

@@ -1,0 +1,114 @@
+"""packio.decode beside a dataset, and beside simplejpeg with torch: microseconds of a processor.
+
+Candidates take turns within a process, without threads: images whole, their random crops of 224
+pixels, and the middle, from bytes in memory. "simplejpeg" decodes whole images, cuts the box and
+resizes it by torch; its boxes are those of torchvision, of the same distribution. "one" decodes
+image by image, "list" 64 of them. "ratio": of the rounds, to "list" of the same task.
+
+    python benchmarks/decode.py [--images FOLDER] [--rounds 7] [--save]
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import _results
+import simplejpeg
+import torch
+
+import packio
+
+TASKS: dict[str, Any] = {
+    "whole": None,
+    "random crop": packio.RandomResizedCrop(224),
+    "middle": packio.ResizeCenterCrop(224),
+}
+
+
+def random_box(height: int, width: int) -> tuple[int, int, int, int]:
+    """A box as torchvision's RandomResizedCrop draws it."""
+    for _ in range(10):
+        area = height * width * random.uniform(0.08, 1)
+        ratio = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            return random.randint(0, height - h), random.randint(0, width - w), h, w
+    side = min(height, width)
+    return (height - side) // 2, (width - side) // 2, side, side
+
+
+def by_simplejpeg(data: bytes, task: str) -> torch.Tensor:
+    """Decode the image, cut and resize it."""
+    image = torch.from_numpy(simplejpeg.decode_jpeg(data)).permute(2, 0, 1)
+    if task == "whole":
+        return image.contiguous()
+    height, width = image.shape[1:]
+    top, left, h, w = random_box(height, width)
+    if task == "middle":  # ResizeCenterCrop: the short side to 256, then the middle
+        h = w = round(min(height, width) * 224 / 256)
+        top, left = (height - h) // 2, (width - w) // 2
+    box = image[None, :, top : top + h, left : left + w]
+    resize = torch.nn.functional.interpolate
+    return resize(box, (224, 224), mode="bilinear", antialias=True)[0].contiguous()
+
+
+def is_plain(data: bytes) -> bool:
+    """Whether simplejpeg decodes an image, too."""
+    try:
+        simplejpeg.decode_jpeg(data)
+    except ValueError:
+        return False
+    return True
+
+
+def main() -> None:
+    """Measure all candidates in turns."""
+    parser = _results.parser(__doc__, rounds=7)
+    parser.add_argument("--images", type=Path, help="a folder of class folders; else made ones")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    found: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        images = _results.photographs(given.images, Path(folder) / "images", 128)
+        packio.pack(images, Path(folder) / "pack.lmdb", seek_points=False)
+        plain = packio.LmdbDataset(Path(folder) / "pack.lmdb", fields="image", threads=1)
+        datas = [plain.pack.read(plain.pack.row(i)) for i in range(128)]
+        datas = [data for data in datas if is_plain(data)]
+        parts = [range(i, min(i + 64, len(datas))) for i in range(0, len(datas), 64)]
+        for task, crop in TASKS.items():
+            ds = plain.with_options(crop=crop)
+            candidates: dict[str, Callable[[], Any]] = {
+                "list": lambda crop=crop: [
+                    packio.decode([datas[i] for i in part], crop, threads=1) for part in parts
+                ],
+                "one": lambda crop=crop: [packio.decode(data, crop) for data in datas],
+                "dataset": lambda ds=ds: [ds.gather(list(part)) for part in parts],
+                "simplejpeg": lambda task=task: [by_simplejpeg(data, task) for data in datas],
+            }
+            for turn in range(given.rounds + 1):
+                for name, run in candidates.items():
+                    begin = time.process_time()
+                    run()
+                    took = (time.process_time() - begin) / len(datas) * 1e6
+                    if turn:  # the first is not counted
+                        found.setdefault(f"{task}: {name}", []).append(took)
+    mean = round(sum(map(len, datas)) / len(datas))
+    result: dict[str, Any] = {
+        "machine": _results.machine("torch", "simplejpeg", bytes_an_image=mean),
+        "microseconds": {name: _results.summary(values, 0) for name, values in found.items()},
+        "ratio": {
+            name: _results.summary(_results.ratios(values, found[f"{name.split(':')[0]}: list"]), 2)
+            for name, values in found.items()
+        },
+    }
+    _results.finish("decode", result, keep=given.save)
+
+
+if __name__ == "__main__":
+    main()

@@ -15,6 +15,7 @@ from packio.batches.boxes import LABELS
 from packio.batches.columns import FieldColumn
 from packio.batches.samples import BOXES, SEEN, FieldColumns
 from packio.errors import OptionError
+from packio.images.tensors import to_pixels
 from packio.packs.opening import Pack
 from packio.sample import levels
 from packio.sample.fields import PIXELS
@@ -142,13 +143,18 @@ def convert(kind: str, tensor: Any, output: str) -> Any:
     if output == "tensor" or not isinstance(tensor, torch.Tensor):
         return tensor
     array = tensor.numpy()
-    if kind == "image":
-        array = np.ascontiguousarray(array.transpose(1, 2, 0))
     if output == "numpy" or kind not in PIXELS:
-        return array
+        return to_pixels(array) if kind == "image" else array
     from PIL import Image
 
-    return Image.fromarray(array[:, :, 0] if array.shape[2:] == (1,) else array)
+    if kind == "image" and array.dtype == np.uint8 and len(array) in _PILLOW_MODES:
+        return Image.merge(_PILLOW_MODES[len(array)], [Image.fromarray(plane) for plane in array])
+    if kind == "image":
+        array = array[0] if len(array) == 1 else to_pixels(array)
+    return Image.fromarray(array)
+
+
+_PILLOW_MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}  # by the number of channels
 
 
 class BatchData(NamedTuple):

@@ -182,10 +182,13 @@ def only(many: Mapping[str, str], where: object) -> list[str]:
     return names
 
 
-def only_label(names: Sequence[str], where: object) -> str | None:
-    """The array of labels by its usual name; two such arrays are two readings."""
+def label_beside(there: Container[str], group: str, label: str | None, where: object) -> str | None:
+    """The array of labels: the given one ("": none), or the only one with a usual name."""
+    if label is not None:
+        return label.strip("/") or None
+    names = [group + name for name in LABELS if group + name in there]
     if len(names) > 1:
-        shown = " and ".join(map(repr, names[:20]))
+        shown = " and ".join(map(repr, names))
         raise NotAPackError(f"{where}: {shown} can be the labels: say which by --label-col NAME")
     return names[0] if names else None
 

@@ -157,12 +157,10 @@ def _images(
 def _labels(
     path: Path, there: _There, name: str, label: str | None, count: int
 ) -> list[pixels.Label] | None:
+    label = pixels.label_beside(there, name[: name.rfind("/") + 1], label, path)
     if label is None:
-        beside = (os.path.join(os.path.dirname(name), other) for other in pixels.LABELS)
-        label = pixels.only_label([other for other in beside if other in there], path)
-    if not label:
         return None
-    folder, stored = path / label.strip("/"), _named("label", label.strip("/"), there, path)
+    folder, stored = path / label, _named("label", label, there, path)
     array = stored.array
     pixels.check_labels(array.shape, array.dtype, count, str(folder))
     _check(stored, folder)

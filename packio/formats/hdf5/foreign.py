@@ -89,10 +89,8 @@ def _beside(there: Mapping[str, Any], name: str, others: Sequence[str]) -> str |
 def _labels(
     there: Mapping[str, Any], name: str, label: str | None, count: int, path: Path
 ) -> list[pixels.Label] | None:
-    group = name[: name.rfind("/") + 1]
-    usual = [group + n for n in pixels.LABELS if group + n in there]
-    wanted = pixels.only_label(usual, path) if label is None else label.strip("/")
-    if not wanted:
+    wanted = pixels.label_beside(there, name[: name.rfind("/") + 1], label, path)
+    if wanted is None:
         return None
     if wanted not in there:
         raise pixels.unknown("label", wanted, map(h5.describe, there.values()), path)

@@ -47,7 +47,7 @@ def find_samples(
     if isinstance(value, dict):
         pixels.refuse_others(value, "", reading.image, path)
     if label is None and isinstance(value, dict):
-        pixels.only_label([n for n in pixels.LABELS if n in value], path)
+        pixels.label_beside(value, "", None, path)
     elif label is not None:
         parts = parts._replace(labels=_named(value, label, "label", path)[1] if label else None)
     if parts.offsets is not None:

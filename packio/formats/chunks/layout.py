@@ -150,16 +150,9 @@ def place(array: Array, offsets: np.ndarray, length: np.ndarray) -> Ranges:
 
 def blocks(array: Array) -> Iterator[tuple[int, ...]]:
     """All blocks of an array, by their numbers; none if it has no values."""
-    return _numbers(array.grid() if math.prod(array.shape) else (0,))
-
-
-def _numbers(grid: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    if not grid:
-        yield ()
-        return
-    for first in _numbers(grid[:-1]):
-        for last in range(grid[-1]):  # itertools.product and numpy.ndindex take no endless ranges
-            yield (*first, last)
+    grid = array.grid()  # which may be endless: numpy.ndindex and itertools.product take no such
+    for i in range(math.prod(grid) if math.prod(array.shape) else 0):
+        yield tuple(map(int, np.unravel_index(i, grid)))
 
 
 class Writer(spool.Writer):

@@ -73,14 +73,6 @@ def unsplit(raw: bytes) -> bytes:
     return record[begin:]
 
 
-def _padded(length: int) -> int:
-    return length + -length % 4
-
-
-def _expected(part: int) -> tuple[int, int]:
-    return (_MIDDLE, _LAST) if part else (_WHOLE, _FIRST)
-
-
 def samples(path: Path, others: Mapping[str, tuple[Path, str]]) -> Iterator[Record[Place]]:
     """Yield the samples of a file, and their other fields: name → file that holds it, and kind."""
     with contextlib.ExitStack() as stack:
@@ -199,10 +191,11 @@ def _parts(file: Input, position: int) -> tuple[list[tuple[int, int]], int]:
     while kind not in (_WHOLE, _LAST):
         magic, word = _FRAME.unpack(file.read(_FRAME.size, position))
         kind, length = word >> 29, word & MOST_BYTES - 1
-        if magic != _MAGIC or kind not in _expected(len(parts)):
+        if magic != _MAGIC or kind not in ((_MIDDLE, _LAST) if parts else (_WHOLE, _FIRST)):
             found = f"no frame at {position} for part {len(parts)}: {magic:#010x}, kind {kind}"
             raise damage_error(file.path, found)
-        start, position = position + _FRAME.size, position + _padded(_FRAME.size + length)
+        start = position + _FRAME.size
+        position = start + length + -length % 4
         if position > file.size:
             found = f"cut off: a frame ends at {position} of {file.size} bytes"
             raise damage_error(file.path, found)

@@ -159,7 +159,11 @@ def _length(window: Input, number: int, at: int) -> int:
     raw = window.read(min(HEAD.size, left), at)
     if not is_head(raw):
         if number == 0:
-            raise _not_tfrecord(window.path, raw)
+            refuse_compressed(window.path, raw)
+            raise NotAPackError(
+                f"{window.path}: no TFRecord file, or its beginning is damaged: it begins "
+                f"{raw.hex()}"
+            )
         if len(raw) == HEAD.size:
             raise damage_error(where, "its length is damaged (CRC32C differs)")
     length = int.from_bytes(raw[:8], "little")
@@ -168,13 +172,6 @@ def _length(window: Input, number: int, at: int) -> int:
     if length + OVERHEAD > left:
         raise damage_error(where, f"is cut off after {left} bytes")
     return length
-
-
-def _not_tfrecord(path: Path, raw: bytes) -> NotAPackError:
-    refuse_compressed(path, raw)
-    return NotAPackError(
-        f"{path}: no TFRecord file, or its beginning is damaged: it begins {raw.hex()}"
-    )
 
 
 FORMAT = TFRecord()

@@ -83,15 +83,23 @@ class TextTable:
 
     def _records(self) -> Iterator[tuple[Any, int, int, int]]:
         """Lists of cells, or objects; line, start and end."""
+        count = end = 0  # lines and bytes that have been parsed
+
+        def texts(file: BinaryIO) -> Iterator[str]:
+            nonlocal count, end
+            for data in _lines(file, self.line_end):
+                text = data.decode(self.charset)
+                count, end = count + 1, end + len(data)
+                yield text.removeprefix("\ufeff") if count == 1 else text
+
         with open(self.file.path, "rb") as file:
-            text = _Text(_lines(file, self.line_end), self.charset)
             parsed = (
-                csv.reader(text, strict=True, delimiter=self.delimiter,
+                csv.reader(texts(file), strict=True, delimiter=self.delimiter,
                            skipinitialspace=self.is_padded)
-                if self.delimiter else map(_object, text)
+                if self.delimiter else map(_object, texts(file))
             )  # fmt: skip
             while True:
-                line, start = text.line + 1, text.end
+                line, start = count + 1, end
                 try:
                     found = next(parsed)
                 except StopIteration:
@@ -106,7 +114,7 @@ class TextTable:
                     reason = getattr(error, "msg", error)
                     raise SourceError(f"{self.file.path}:{line}: {reason}") from error
                 if found and (not self.delimiter or any(map(str.strip, found))):
-                    yield found, line, start, text.end
+                    yield found, line, start, end
 
     def cells(self, data: bytes) -> dict[str, Any]:
         text = data.decode(self.charset).removeprefix("\ufeff")
@@ -123,24 +131,6 @@ def _lines(file: BinaryIO, end: str) -> Iterator[bytes]:
     if end == "\n":
         return iter(file)
     return iter(re.findall(rb"[^\r]*\r|[^\r]+", file.read()))
-
-
-class _Text:
-    """Lines of a file as text; counts lines and bytes."""
-
-    def __init__(self, file: Iterator[bytes], charset: str) -> None:
-        self._file, self._charset = file, charset
-        self.line, self.end = 0, 0
-
-    def __iter__(self) -> _Text:
-        return self
-
-    def __next__(self) -> str:
-        data = next(self._file)
-        text = data.decode(self._charset)
-        self.line += 1
-        self.end += len(data)
-        return text.removeprefix("\ufeff") if self.line == 1 else text
 
 
 def _object(line: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from packio.errors import DecodeError, IntegrityError, NotAPackError, OutputError, SourceError
-from packio.formats.blobs.ranges import Input
+from packio.formats.blobs.ranges import COMPRESSIONS, Input
 from packio.formats.wire.tar import walk
 from packio.sources import _files
 from packio.sources._rows import ListedFile, ScratchFile
@@ -33,12 +33,7 @@ TAR, _STORED, _DEFLATED = -1, zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
 _MOST_DEFLATED = 1032  # bytes that deflate makes of one byte, at most
 _CHUNK = 1 << 20
 _WINDOW = 4096  # bytes of a tar archive that are read at once
-_COMPRESSED: dict[bytes, tuple[str, Callable[..., Any] | None]] = {
-    b"\x1f\x8b": ("gunzip", gzip.open),
-    b"BZh": ("bunzip2", bz2.open),
-    b"\xfd7zXZ\0": ("unxz", lzma.open),
-    b"\x28\xb5\x2f\xfd": ("unzstd", None),
-}
+_OPENERS: dict[str, Callable[..., Any]] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
 _MOST_EXPANSION, _ALWAYS_ALLOWED = 200, 64 << 20  # bytes unpacked for a byte packed; bytes
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature; lengths of the name and of extra fields
 _ENCRYPTED, _UTF8 = 0x41, 0x800  # bits of a zip member's flags
@@ -161,10 +156,10 @@ def readable(
     try:
         with open(path, "rb") as file:
             start = file.peek(8)
-            for magic, (command, unpack) in _COMPRESSED.items():
-                if start.startswith(magic):
+            for kind, magic, _, command in COMPRESSIONS:
+                if magic is not None and start.startswith(magic):
                     advice = f"unpack it: {command} < {shlex.quote(str(path))} > unpacked.tar; "
-                    return _unpacked(path, file, unpack, advice, scratch), advice
+                    return _unpacked(path, file, _OPENERS.get(kind), advice, scratch), advice
         return ListedFile.stat(path), ""
     except OSError as error:
         check_of_file(error, path)

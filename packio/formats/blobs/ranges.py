@@ -17,7 +17,7 @@ _ZLIB = (
     "python3 -c 'import sys, zlib;"
     " sys.stdout.buffer.write(zlib.decompress(sys.stdin.buffer.read()))'"
 )
-_COMPRESSIONS = (  # name, first bytes, suffix, command that reads standard input
+COMPRESSIONS = (  # name, first bytes, suffix, command that reads standard input
     ("gzip", b"\x1f\x8b", ".gz", "gunzip"),
     ("bzip2", b"BZh", ".bz2", "bunzip2"),
     ("xz", b"\xfd7zXZ\0", ".xz", "unxz"),
@@ -120,7 +120,7 @@ def refuse_compressed(path: Path, start: bytes = b"") -> None:
     is_zlib = (
         len(start) > 1 and start[0] & 0x8F == 0x08 and not int.from_bytes(start[:2], "big") % 31
     )
-    for kind, magic, suffix, command in _COMPRESSIONS:
+    for kind, magic, suffix, command in COMPRESSIONS:
         begins = is_zlib if kind == "zlib" else magic is not None and start.startswith(magic)
         if begins or path.suffix.lower() == suffix:
             stem = path.with_suffix("") if path.suffix.lower() == suffix else path

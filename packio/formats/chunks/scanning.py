@@ -8,7 +8,7 @@ import os
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 
@@ -24,17 +24,12 @@ _MOST_AXES = 8
 _LIMIT = 2**58  # values of an array; so that eight bytes each can be counted
 
 
-class _Blob(NamedTuple):
-    array: Array
-    files: list[str]  # relative to the shard
-
-
 def scan(path: Path, layout: ChunkLayout) -> Iterator[Record[Place]]:
     """Yield the record of every sample that lies in a blob; see `packio.formats.chunks.arrays`."""
     stated = _header(path, layout)
     header = stated or Header()
     found = {name: _blob(path, f"{prefix(name)}data", layout) for name in header.kinds}
-    blobs = {name: blob for name, blob in found.items() if blob is not None}
+    blobs = {name: array for name, array in found.items() if array is not None}
     if IMAGE not in blobs:
         raise NotAPackError(f"{path}/: no {layout.container} array `data` in it; not a pack")
     arrays = {}
@@ -43,8 +38,8 @@ def scan(path: Path, layout: ChunkLayout) -> Iterator[Record[Place]]:
             for numbers in blocks(array):  # nothing is allocated before all blocks are there
                 block_shape(path / name, array, numbers)
             arrays[name] = _comparable(name, read_rows(path / name, array, 0, array.shape[0]))
-    shape = blobs[IMAGE].array.shape
-    pixels = (shape, str(blobs[IMAGE].array.dtype)) if len(shape) > 1 else None
+    shape = blobs[IMAGE].shape
+    pixels = (shape, str(blobs[IMAGE].dtype)) if len(shape) > 1 else None
     needed = ["offsets"] if stated is None else ["key_data", "key_offsets"]
     for name in blobs if stated is not None else ():
         needed += [f"{prefix(name)}offsets", f"{prefix(name)}length"]
@@ -52,7 +47,7 @@ def scan(path: Path, layout: ChunkLayout) -> Iterator[Record[Place]]:
     if missing := [name for name in needed if name not in arrays and name not in of_pixels]:
         kind = NotAPackError if stated is None else IntegrityError
         raise kind(f"{path}/: no array `{'`, `'.join(missing)}` in it")
-    sizes = {name: blob.array.bytes for name, blob in blobs.items()}
+    sizes = {name: array.bytes for name, array in blobs.items()}
     columns = columns_of(arrays, sizes, header, path, pixels)
     if stated and header.samples != len(columns):
         raise damage_error(f"{path}/", f"has {len(columns)} samples, not {header.samples!r}")
@@ -61,11 +56,11 @@ def scan(path: Path, layout: ChunkLayout) -> Iterator[Record[Place]]:
     for name, values in columns.values.items():
         if name not in blobs:
             raise damage_error(f"{path}/", f"has no {prefix(name)}data")
-        where, array = f"{path}/{prefix(name)}data", blobs[name].array
-        ranges = _ranges(array, values.offsets[:-1], values.length, where)
+        array, folder = blobs[name], f"{prefix(name)}data"
+        ranges = _ranges(array, values.offsets[:-1], values.length, f"{path}/{folder}")
         ranges = ranges._replace(file=ranges.file + np.uint32(len(files)))
         places[name] = values.mark_absent(ranges)
-        files += blobs[name].files
+        files += [f"{folder}/{array.block_name(*numbers)}" for numbers in blocks(array)]
     yield from records(columns, files, places)
 
 
@@ -147,7 +142,7 @@ def shapes(shape: Any, block: Any, where: str) -> tuple[tuple[int, ...], tuple[i
     return tuple(shape), tuple(block)
 
 
-def _blob(path: Path, name: str, layout: ChunkLayout) -> _Blob | None:
+def _blob(path: Path, name: str, layout: ChunkLayout) -> Array | None:
     array = _array(path, name, layout)
     if array is None:
         return None
@@ -157,11 +152,9 @@ def _blob(path: Path, name: str, layout: ChunkLayout) -> _Blob | None:
             f"{path}/{name}: an array of {array.dtype} {array.shape}; packio reads encoded images, "
             "end to end in one row of uint8 (pixels: encode them, or pack the images they are from)"
         )
-    files = []
     for numbers in blocks(array):
         block_shape(path / name, array, numbers)
-        files.append(f"{name}/{array.block_name(*numbers)}")
-    return _Blob(array, files)
+    return array
 
 
 def _comparable(name: str, values: np.ndarray) -> np.ndarray:

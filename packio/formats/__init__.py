@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from array import array
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -84,6 +84,15 @@ def check_reading(path: Path, reading: Reading, *takes: str) -> None:
 def damage_error(where: object, what: str) -> IntegrityError:
     """An error for a container that contradicts itself."""
     return IntegrityError(f"{where}: {what}; restore or repack it")
+
+
+def unknown_error(option: str, name: str, there: Iterable[str], where: object) -> OptionError:
+    """An error for a name that is not in a container; ``there`` describes the names that are."""
+    shown = list(there)
+    more = f", … ({len(shown)} in all)" if len(shown) > 20 else ""
+    return OptionError(
+        f"{where}: {option}={name!r} is not in it; there are: {', '.join(shown[:20])}{more}"
+    )
 
 
 class Writer(Protocol):

@@ -48,8 +48,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from packio.errors import IntegrityError, NotAPackError, OptionError
-from packio.formats import Caps, Format, Reading, check_reading, damage_error
+from packio.errors import IntegrityError, NotAPackError
+from packio.formats import Caps, Format, Reading, check_reading, damage_error, unknown_error
 from packio.formats.blobs.ranges import Input, open_input
 from packio.formats.wire import load_json
 from packio.images import encodings
@@ -246,8 +246,8 @@ def _label_field(data: Dataset, wanted: str | None, file: Input) -> BetonField |
         return _chosen(data.fields, _LABELS, Type.INT, Type.FLOAT)
     found = next((field for field in data.fields if field.name == wanted), None)
     if wanted and (found is None or found.type is Type.IMAGE):
-        shown = ", ".join(field.name for field in data.fields if field.type is not Type.IMAGE)
-        raise OptionError(f"{file.path}: label={wanted!r} is not in it; there are: {shown}")
+        names = (field.name for field in data.fields if field.type is not Type.IMAGE)
+        raise unknown_error("label", wanted, names, file.path)
     return found
 
 

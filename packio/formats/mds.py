@@ -38,8 +38,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from packio.errors import IntegrityError, NotAPackError, OptionError, ReadError
-from packio.formats import Caps, Format, Reading, check_reading, damage_error
+from packio.errors import IntegrityError, NotAPackError, ReadError
+from packio.formats import Caps, Format, Reading, check_reading, damage_error, unknown_error
 from packio.formats.blobs.ranges import Input, open_input, refuse_compressed
 from packio.formats.wire import load_json
 from packio.images.encodings import is_image
@@ -280,8 +280,7 @@ class Shard:
             return self._named(_LABELS, (*_INTEGERS, "str_int"))
         found = [c for c in self._columns if c.encoding in (*_INTEGERS, *_FLOATS, "str_int", "str")]
         if wanted and wanted not in [column.name for column in found]:
-            shown = ", ".join(column.name for column in found)
-            raise OptionError(f"{self._path}: label={wanted!r} is not in it; there are: {shown}")
+            raise unknown_error("label", wanted, (column.name for column in found), self._path)
         return next((column for column in found if column.name == wanted), None)
 
     def _find_image(self, mask: MdsColumn | None) -> MdsColumn:

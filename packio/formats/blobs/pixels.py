@@ -202,12 +202,3 @@ def refuse_others(there: Container[str], group: str, image: str | None, where: o
             f"labels: name the images, to leave the rest out: packio reindex {quote(str(where))} "
             "--image NAME"
         )
-
-
-def unknown(option: str, name: str, there: Iterable[str], where: object) -> OptionError:
-    """An error for a name that is not in a container; ``there`` describes the names that are."""
-    shown = list(there)
-    more = f", … ({len(shown)} in all)" if len(shown) > 20 else ""
-    return OptionError(
-        f"{where}: {option}={name!r} is not in it; there are: {', '.join(shown[:20])}{more}"
-    )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from packio.errors import IntegrityError, NotAPackError, OptionError, PackioError
-from packio.formats import Format, Reading
+from packio.formats import Format, Reading, unknown_error
 from packio.formats.blobs import by_library, pixels
 from packio.formats.blobs.by_library import FoundSamples, RowCache
 from packio.formats.chunks import scanning
@@ -119,7 +119,7 @@ def _described(name: str, stored: ForeignArray | PackioError) -> str:
 def _named(option: str, name: str, there: _There, path: Path) -> ForeignArray:
     stored = there.get(name)
     if stored is None:
-        raise pixels.unknown(option, name, [_described(*item) for item in there.items()], path)
+        raise unknown_error(option, name, [_described(*item) for item in there.items()], path)
     if isinstance(stored, PackioError):
         raise stored
     return stored

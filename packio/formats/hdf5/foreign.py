@@ -19,7 +19,7 @@ import numpy as np
 
 from packio import registry
 from packio.errors import NotAPackError, OptionError
-from packio.formats import Reading
+from packio.formats import Reading, unknown_error
 from packio.formats.blobs import pixels, ranges
 from packio.formats.blobs.by_library import FoundSamples, RowCache
 from packio.formats.hdf5 import datasets as h5
@@ -49,7 +49,7 @@ def _names_of_images(there: Mapping[str, Any], image: str | None, path: Path) ->
         wanted = image.strip("/")
         names = [n for n in there if wanted in ("", n) or n.startswith(f"{wanted}/")]
         if not names:
-            raise pixels.unknown("image", image, map(h5.describe, there.values()), path)
+            raise unknown_error("image", image, map(h5.describe, there.values()), path)
         return names
     blob = [
         n
@@ -93,7 +93,7 @@ def _labels(
     if wanted is None:
         return None
     if wanted not in there:
-        raise pixels.unknown("label", wanted, map(h5.describe, there.values()), path)
+        raise unknown_error("label", wanted, map(h5.describe, there.values()), path)
     dataset, where = there[wanted], f"{path}: {there[wanted].name}"
     pixels.check_labels(dataset.shape, dataset.dtype, count, where)
     h5.place(dataset, path)  # its claims are true

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packio.errors import NotAPackError, OptionError
-from packio.formats import Reading
+from packio.formats import Reading, unknown_error
 from packio.formats.blobs import pixels
 from packio.formats.blobs.by_library import FoundSamples
 from packio.formats.pth.archive import Opaque, Tensor, TorchFile
@@ -131,7 +131,7 @@ def _named(value: Any, name: str, option: str, path: Path) -> tuple[Any, Any]:
         if not isinstance(there, dict) or key not in there:
             items = there.items() if isinstance(there, dict) else [(".", there)]
             names = (f"{n} ({_described(v)})" for n, v in items)
-            raise pixels.unknown(option, name, names, path)
+            raise unknown_error(option, name, names, path)
         value = there[key]
     return around, value
 

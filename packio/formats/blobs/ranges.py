@@ -40,13 +40,17 @@ class Input:
     """An open file, read by range. Small reads close to each other share one system call."""
 
     def __init__(
-        self, descriptor: int, path: Path, window: int, base: int = 0, size: int | None = None
-    ) -> None:
-        """Read a file, or of an inner archive the `size` bytes from `base` on."""
+        self, descriptor: int, path: Path, window: int, base: int = 0, size: int | None = None,
+        content: bytes = b"",
+    ) -> None:  # fmt: skip
+        """Read a file, or of an inner archive the `size` bytes from `base` on.
+
+        `content` is the beginning, if it has been read.
+        """
         self.path, self.descriptor, self._base = path, descriptor, base
         self.size: int = os.fstat(descriptor).st_size if size is None else size
         self._least = window
-        self._window = b""
+        self._window = content
         self._start = 0  # of the window
 
     def read(self, length: int, offset: int) -> bytes:
@@ -75,12 +79,11 @@ class _RemoteInput(Input):
     """An object at a URL, read by range. Whoever opened the object shares its small reads."""
 
     def __init__(self, found: StreamedObject) -> None:
-        self.path, self.size, self._found = found.url, found.size, found
+        super().__init__(-1, found.url, 0, size=found.size)
+        self._found = found
 
-    def read(self, length: int, offset: int) -> bytes:
-        if offset + length > self.size:
-            raise damage_error(self.path, f"cut off: {length} bytes at {offset} of {self.size}")
-        return self._found.read(length, offset)
+    def _exactly(self, least: int, most: int, offset: int) -> bytes:
+        return self._found.read(most, offset)
 
 
 @contextlib.contextmanager

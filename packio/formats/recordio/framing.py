@@ -52,20 +52,9 @@ def _magics(data: bytes) -> list[int]:
     return found
 
 
-class _Split(Input):
-    """A split record in memory."""
-
-    def __init__(self, raw: bytes) -> None:
-        self.path, self.size, self._raw = Path("a split record"), len(raw), raw
-
-    def read(self, length: int, offset: int) -> bytes:
-        if offset + length > self.size:
-            raise damage_error(self.path, "cut off")
-        return self._raw[offset : offset + length]
-
-
 def unsplit(raw: bytes) -> bytes:
-    parts, end = _parts(_Split(raw), 0)
+    file = Input(-1, Path("a split record"), 0, size=len(raw), content=raw)
+    parts, end = _parts(file, 0)
     record = MAGIC_BYTES.join(raw[offset : offset + length] for offset, length in parts)
     begin = HEADER.size + 4 * int.from_bytes(record[:4], "little")
     if begin > len(record) or end != len(raw):

@@ -225,29 +225,18 @@ class Places:
 
     def __init__(self, file: int = 0) -> None:
         self._file = file
-        self._offset, self._length, self._split = array("q"), array("q"), array("B")
-
-    def __len__(self) -> int:
-        return len(self._offset)
+        self._values = array("q")  # number of the record, offset, length, split of each
 
     def add(self, number: int, offset: int, length: int, *, split: bool = False) -> None:
-        """Add the place of record ``number``; records left out before it have no value."""
-        self._fill(number)
-        self._offset.append(offset)
-        self._length.append(length)
-        self._split.append(split)
-
-    def _fill(self, count: int) -> None:
-        missing = count - len(self._offset)
-        self._offset.extend([-1] * missing)
-        self._length.extend([0] * missing)
-        self._split.extend([0] * missing)
+        """Add the place of record ``number``; records that are not added have no value."""
+        self._values.extend((number, offset, length, split))
 
     def ranges(self, count: int) -> Ranges:
-        self._fill(count)
-        offset, length = np.array(self._offset, np.int64), np.array(self._length, np.int64)
-        file = np.where(offset < 0, 0, self._file).astype(np.uint32)
-        split = np.array(self._split, bool)
+        number, *values = np.array(self._values, np.int64).reshape(-1, 4).T
+        file, split = np.zeros(count, np.uint32), np.zeros(count, bool)
+        offset, length = np.full(count, -1, np.int64), np.zeros(count, np.int64)
+        file[number] = self._file
+        offset[number], length[number], split[number] = values
         return Ranges(file, offset, length, split if split.any() else None)
 
 

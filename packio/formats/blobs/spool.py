@@ -133,9 +133,7 @@ class BlobSpool:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._shapes: set[tuple[int, int, int, int]] = set()  # C, H, W, bytes of raw pixels
-        self.kinds: dict[str, str] = {}
-        self.blobs: dict[str, Blob] = {}
-        self._first: Blob | None = Blob(path)  # of no field yet
+        self.blobs: dict[str, Blob] = {}  # of each field
         self._samples = SampleColumns()
 
     def __len__(self) -> int:
@@ -159,10 +157,8 @@ class BlobSpool:
                     self._header()  # checks the names
 
     def _begin(self, name: str, kind: str) -> None:
-        self.kinds[name] = kind
+        self.blobs[name] = Blob(self._path, kind)
         self._header()  # checks the name
-        blob, self._first = self._first, None
-        self.blobs[name] = blob or Blob(self._path)
         for _ in range(len(self)):
             self.blobs[name].add(None)
 
@@ -179,7 +175,8 @@ class BlobSpool:
 
     def _header(self) -> Header:
         """The header of the container; an OutputError if an array cannot have a name."""
-        fields = {name: self.kinds[name] for name in self._order() if name not in (IMAGE, MASK)}
+        names = (name for name in self._order() if name not in (IMAGE, MASK))
+        fields = {name: self.blobs[name].kind for name in names}
         columns = {*(self._samples.box_columns or ())} - {"labels"}
         header = Header(fields, sorted(columns), len(self))
         if header.misfit:
@@ -206,27 +203,27 @@ class BlobSpool:
 
     def _order(self) -> list[str]:
         """The image, the mask, and the other fields."""
-        return sorted(self.kinds, key=lambda name: (name != IMAGE, name != MASK, name))
+        return sorted(self.blobs, key=lambda name: (name != IMAGE, name != MASK, name))
 
     def _values(self, name: str) -> BlobValues:
         blob = self.blobs[name]
         length, present = np.array(blob.length, "<i8"), np.array(blob.present, np.uint8)
         return BlobValues(
-            self.kinds[name], offsets(blob.length), length, None if present.all() else present
+            blob.kind, offsets(blob.length), length, None if present.all() else present
         )
 
     def close(self) -> None:
         """Let go of the temporary files; may be called at any time, and again."""
-        for blob in (*self.blobs.values(), *filter(None, (self._first,))):
+        for blob in self.blobs.values():
             blob.close()
 
 
 class Blob:
     """Values end to end in a file without a name, of which a crash leaves nothing."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, kind: str) -> None:
         """Create the file in the folder of the container, whose path is this."""
-        folder = path.parent
+        self.kind, folder = kind, path.parent  # of the field
         try:
             self._file = tempfile.TemporaryFile("w+b", 1 << 20, dir=folder)  # noqa: SIM115 (kept)
         except OSError as error:

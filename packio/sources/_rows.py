@@ -28,10 +28,9 @@ from packio.storage.urls import Url
 from packio.system.files import more_room
 
 
-@contextlib.contextmanager
-def each(read: Callable[..., Record[Field]], *args: Any) -> Iterator[ReadRecord]:
+def each(read: Callable[..., Record[Field]], *args: Any) -> AbstractContextManager[ReadRecord]:
     """Make `Listing.open` of ``read(*args, rows, position)``, which needs nothing opened."""
-    yield functools.partial(read, *args)
+    return contextlib.nullcontext(functools.partial(read, *args))
 
 
 @contextlib.contextmanager
@@ -63,12 +62,8 @@ class ListedFile(NamedTuple):
         status = os.stat(path)
         return ListedFile(os.path.abspath(path), status.st_size, status.st_mtime_ns)
 
-    def check(self, status: os.stat_result | None = None) -> None:
-        if status is None:
-            is_same = ListedFile.stat(self.path) == self
-        else:
-            is_same = (status.st_size, status.st_mtime_ns) == self[1:]
-        if not is_same:
+    def check(self) -> None:
+        if ListedFile.stat(self.path) != self:
             raise SourceError(f"{self.path}: changed after it was listed; run again")
 
     @contextlib.contextmanager
@@ -83,7 +78,7 @@ class ListedFile(NamedTuple):
                 "on this machine"
             ) from error
         try:
-            self.check(os.fstat(descriptor))
+            self.check()
             yield descriptor
         finally:
             os.close(descriptor)

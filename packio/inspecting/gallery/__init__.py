@@ -22,7 +22,7 @@ from PIL import Image, ImageDraw
 from packio.datasets.selection import iterate_selected
 from packio.errors import OptionError, PackioError
 from packio.images import encodings
-from packio.images.decoders import MAX_PIXELS, Decoder
+from packio.images.decoders import Decoder
 from packio.images.encodings import RAW, open_image
 from packio.inspecting import pages
 from packio.packing.images import resizing
@@ -136,7 +136,7 @@ def make_entry(
     """
     (row,) = pack.rows([index])
     boxes, _ = pack.boxes(index)
-    thumbnail, error = _try(lambda: make_thumbnail(_image(pack, row), size * _DENSITY, row, boxes))
+    thumbnail, error = _try(lambda: make_thumbnail(pack.read(row), size * _DENSITY, row, boxes))
     media = media_of(row)
     data = _try(lambda: pack.read(row))[0] if original and media is not None else None
     label, split = pack.label(index), pack.split_of(index)
@@ -178,12 +178,6 @@ def class_name(pack: opening.Pack, number: int) -> str:
     return pages.readable(names[number]) if 0 <= number < len(names) else str(number)
 
 
-def _image(pack: opening.Pack, row: Row) -> bytes:
-    if row.height * row.width > MAX_PIXELS:
-        raise PackioError(f"{row.width}x{row.height} pixels: too many to decode")
-    return pack.read(row)
-
-
 def _try(make: Callable[[], Any]) -> tuple[Any, str | None]:
     """Call a function; return its result and None, or None and the text of the error."""
     try:
@@ -221,8 +215,6 @@ def _field(pack: opening.Pack, name: str, index: int, edge: int) -> dict[str, st
     if field is None:
         return None
     if field.kind in PIXELS and (facts := field.facts) is not None:
-        if facts.height * facts.width > MAX_PIXELS:
-            raise PackioError("too many pixels to decode")
         if field.kind == "mask":
             return {"mask": pages.as_base64(make_mask_thumbnail(field.data, edge, facts))}
         return {"jpeg": pages.as_base64(make_thumbnail(field.data, edge, facts))}

@@ -93,7 +93,7 @@ def _describe_images(pack: Pack) -> Iterator[_Section]:
         label = "images, by pixels, as Exif turns them"
         label += f"; {pluralize(unknown, 'image')} of an unknown size" if unknown else ""
         for side, title in enumerate(("Width", "Height")):
-            yield _Section(title, *pages.make_histogram(sizes[:, side], _say_count), label)
+            yield _Section(title, *pages.make_histogram(sizes[:, side], "{:,.10g}".format), label)
         wide, high = (int((sizes[:, i] > sizes[:, 1 - i]).sum()) for i in (0, 1))
         parts = (("landscape", wide), ("square", len(sizes) - wide - high), ("portrait", high))
         shapes = ", ".join(f"{count / len(sizes):.1%} {name}" for name, count in parts if count)
@@ -113,10 +113,6 @@ def _list_frequent(sizes: np.ndarray) -> list[pages.Bar]:
     found = ((size >> 32, size & 0xFFFFFFFF) for size in both[order].tolist())
     names = [f"{width:,}\N{MULTIPLICATION SIGN}{height:,}" for width, height in found]
     return _make_bars(names, counts[order], len(sizes))
-
-
-def _say_count(value: float) -> str:
-    return f"{value:,.10g}"
 
 
 def _say_ratio(value: float) -> str:

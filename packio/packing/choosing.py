@@ -112,7 +112,9 @@ class Choice:
         keys, grows, known = listing.keys, known is not None, known or ()
         warnings = [*listing.warnings]
         unlisted = [bad for bad in listing.unlisted if self._may_hold(os.fsdecode(bad[0]))]
-        taken = self._match(keys)
+        taken: Sequence[int] = range(len(keys))
+        if self.include or self.exclude:
+            taken = [i for i in taken if self._is_wanted(os.fsdecode(keys[i]))]
         patterns = f"include={list(self.include)}, exclude={list(self.exclude)}"
         if keys and not taken and not grows:
             raise SourceError(
@@ -173,13 +175,6 @@ class Choice:
             places = (np.arange(len(members)) + offset) / len(members)
             splits[members] = np.searchsorted(edges, places, "right").clip(max=len(edges) - 1)
         return splits
-
-    def _match(self, keys: Sequence[bytes]) -> Sequence[int]:
-        """Positions of the keys that the patterns take."""
-        every = range(len(keys))
-        if not (self.include or self.exclude):
-            return every
-        return [i for i in every if self._is_wanted(os.fsdecode(keys[i]))]
 
     def _find_twins(
         self, listing: Listing, positions: list[int], warnings: list[str]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import operator
 import os
+import pkgutil
 import shlex
 import sys
 from pathlib import Path
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from packio.measuring.bench.decode import DecodeResult, DecodeRow
     from packio.measuring.bench.load import LoadResult
     from packio.measuring.bench.memory_format import MemoryFormatResult
-    from packio.measuring.doctor import Diagnosis
 
 
 def doctor(
@@ -72,7 +70,9 @@ def doctor(
     if as_json:
         print_json(diagnosis.as_dict())
     else:
-        _print_diagnosis(diagnosis)
+        verdict, _, others = str(diagnosis).partition("\n")
+        say_title(verdict)
+        say(others)
 
 
 def find_object(name: str, option: str = "") -> Any:
@@ -87,14 +87,12 @@ def find_object(name: str, option: str = "") -> Any:
     module, _, names = name.partition(":")
     with current_folder_importable(), explain_errors(name):
         try:
-            imported = importlib.import_module(module)
+            found = pkgutil.resolve_name(name)
         except ModuleNotFoundError as error:
             if not f"{module}.".startswith(f"{error.name}."):  # one that the module imports
                 raise
             hint = f"; write {module[:-3]}:{names}" if module.endswith(".py") else ""
             raise OptionError(f"{name}: {error}{hint}") from error
-        try:
-            found = operator.attrgetter(names)(imported)
         except AttributeError as error:
             raise OptionError(f"{name}: {error}") from error
         is_loader = hasattr(found, "__iter__") and not isinstance(found, type)
@@ -123,12 +121,6 @@ def _open_loader(
         num_workers=processors.usable() if workers is None else workers,
         persistent_workers=workers != 0,
     )  # fmt: skip
-
-
-def _print_diagnosis(diagnosis: Diagnosis) -> None:
-    verdict, _, others = str(diagnosis).partition("\n")
-    say_title(verdict)
-    say(others)
 
 
 _PARITY_COLUMNS = (

@@ -29,8 +29,8 @@ from packio.packs.querying.selections import MARK, SOURCE_COLUMN, Selection
 from packio.storage import remote
 from packio.system.files import cache_folder
 
-# Metadata of a pack that are not true of some of its samples, or that only a manifest has.
-_OF_THE_WHOLE = ("plan", "merged", "statistics", "columns", "remarks", "left_out")
+# Metadata of a pack that are not true of some of its samples.
+_OF_THE_WHOLE = ("plan", "statistics", "remarks", "left_out")
 _SHOWN = 12  # digits of a digest
 
 

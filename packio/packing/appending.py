@@ -30,6 +30,7 @@ from packio.packing.growth import Growth, find_changed_keys, find_growth
 from packio.packing.run.running import Run
 from packio.packing.run.shards import RunOptions
 from packio.packs import locating, opening
+from packio.packs.collecting import join_fields
 from packio.sample import levels
 from packio.sample.recipe import Recipe
 from packio.sample.relabelling import Relabelling
@@ -292,7 +293,7 @@ def _metadata(
     plans = [str(metadata.get("plan")), *(s.metadata["plan"] for _, s in full)]
     metadata |= {
         "version": indexfile.VERSION,
-        "fields": assembly.all_fields([pack.fields, *(s.fields for _, s in full)]),
+        "fields": join_fields([pack.fields, *(s.fields for _, s in full)]),
         "shards": [*metadata["shards"], *new],
         "classes": [*pack.classes, *growth.new_classes],
         # What could not be added is told each time, and counted once: by the run that packed.

@@ -24,6 +24,7 @@ from packio.packing.images.levels import Levels
 from packio.packing.planning import Plan, Skip
 from packio.packing.run import sameness
 from packio.packs import opening, pixel_statistics
+from packio.packs.collecting import join_fields
 from packio.sample import levels, origins
 from packio.sample.recipe import NO_ENCODING
 from packio.sources.pack import PackListing
@@ -196,15 +197,6 @@ def describe_shards(full: Sequence[tuple[str, Index]]) -> list[dict[str, Any]]:
     return [{"name": n, "samples": s.metadata["samples"], **s.metadata["info"]} for n, s in full]
 
 
-def all_fields(fields: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Kind of each named field of several indexes."""
-    found: dict[str, str] = {}
-    for name, kind in (item for each in fields for item in each.items()):
-        if found.setdefault(name, kind) != kind:
-            raise OptionError(f"field {name!r} is of kind {found[name]}, elsewhere of kind {kind}")
-    return found
-
-
 def publish(built: Path, root: Path, names: Sequence[str], index: str) -> None:
     """Move files into a pack that is there, in order, then a new index over the old one."""
     # An index may name only what is there after a crash: so all bytes are synced, then the files
@@ -237,7 +229,7 @@ def _metadata(
         raise PackioError(
             f"the numbers do not add up: {found} found, {packed} packed, {left_out} not"
         )
-    fields = all_fields([shard.fields for _, shard in full])
+    fields = join_fields([shard.fields for _, shard in full])
     if missing := sorted({*plan.own.reading.get("fields", ())} - fields.keys()):
         raise OptionError(
             f"no sample has a field {', '.join(missing)}; expected it in at least one"

@@ -52,6 +52,15 @@ def name_by_folders(columns: Mapping[str, np.ndarray]) -> list[str]:
     return [names[i] for i in range(len(names))] if are_all else []
 
 
+def join_fields(each: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Kind of each named field of several indexes."""
+    found: dict[str, str] = {}
+    for name, kind in (item for fields in each for item in fields.items()):
+        if found.setdefault(name, kind) != kind:
+            raise OptionError(f"field {name!r} is of kind {found[name]}, elsewhere of kind {kind}")
+    return found
+
+
 NO_LABEL = "no label, though others have one"
 _MOST_LISTED = 1000
 _ABSENT = (0, -1, 0, False)  # the place of a value that is not there

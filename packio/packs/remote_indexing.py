@@ -84,7 +84,7 @@ class Part:
     skipped: int  # records that are no good sample
     left_out: list[list[str]]  # key and reason of the first of them
     least_label: int | None  # as found; None: no label is an int
-    remarks: tuple[str, ...]  # what is not in the index, one sentence each
+    remarks: list[str]  # what is not in the index, one sentence each
     names: list[str]  # of the classes, if labels are texts
 
 
@@ -130,8 +130,7 @@ def _read_part(record: Index | None) -> Part | None:
         if record is None:
             return None
         record.check()
-        said = record.metadata["part"]
-        return Part(**{**said, "remarks": tuple(said["remarks"])})
+        return Part(**record.metadata["part"])
     except (PackioError, KeyError, TypeError):
         return None
 
@@ -193,7 +192,7 @@ def _make_part(
         raise IntegrityError(f"{url}: was replaced while it was read; run the same command again")
     part = Part(
         name, facts.size, facts.version, count, samples.left_out.count, samples.left_out.listed,
-        samples.least_label, tuple(samples.remarks()), samples.names,
+        samples.least_label, samples.remarks(), samples.names,
     )  # fmt: skip
     return samples.columns(made.object_columns([name], [facts.size], [digest])), {
         "version": indexfile.VERSION, "fields": samples.fields, "part": dataclasses.asdict(part)
@@ -253,14 +252,10 @@ def _join(
 ) -> tuple[Table, dict[str, str], list[str], list[str]]:
     """Columns of an index, kinds of its fields, remarks, and classes, of parts with samples."""
     tables: list[Table] = []
-    fields: dict[str, str] = {}
     every = sorted({name for part, _ in parts for name in part.names})
     if every and not all(part.names for part, _ in parts):
         raise OptionError(f"{where}: labels are texts in some shards, and numbers in others")
     for part, index in parts:
-        for name, kind in index.fields.items():
-            if fields.setdefault(name, kind) != kind:
-                raise OptionError(f"{where}: field {name!r} is of kind {fields[name]} and {kind}")
         names = [n for n in index.column_names if n != RAW_CRCS]
         table = {name: index.column(name).array() for name in names}
         if part.names:
@@ -277,4 +272,4 @@ def _join(
     keys = columns["key_data"], columns["key_offsets"]
     if not made.joined_key_columns(*keys)[1]:  # the position makes them so
         columns |= made.numbered_key_columns(*keys)
-    return columns, fields, remarks, every
+    return columns, collecting.join_fields(index.fields for _, index in parts), remarks, every

@@ -135,11 +135,11 @@ def pack(
     )  # fmt: skip
     make = functools.partial(_make, plan, run_options)
     if (url := urls.parse(out)) is not None:
-        found = target.find(plan, url, run_options, overwrite=overwrite)
-        if found.report is not None:
-            return found.report
+        if (found := target.find(plan, url, run_options, overwrite=overwrite)) is not None:
+            return found
+        lost = target.list_lost(plan, url) if overwrite else []
         report = target.pack_to(url, make, resume=resume, overwrite=overwrite)
-        return dataclasses.replace(report, seconds=time.monotonic() - began).with_lost(found.lost)
+        return dataclasses.replace(report, seconds=time.monotonic() - began).with_lost(lost)
     report = make(out, overwrite=overwrite)
     if (advice := advise_on_place(out, report.format)) is not None:
         report = dataclasses.replace(report, warnings=(*report.warnings, advice))
@@ -239,15 +239,15 @@ def _make(
             if overwrite:
                 held.enter_context(locks.changing(index))
         while True:
-            found = target.find(plan, out, options, overwrite=overwrite)
-            if found.report is not None:
-                return found.report
+            if (found := target.find(plan, out, options, overwrite=overwrite)) is not None:
+                return found
+            lost = target.list_lost(plan, out) if overwrite else []
             if options.finish:  # before opening the workshop, which clears shards of another plan
                 Run(plan, out, options, workshop.Workshop.locate(out)).check_journal()
             with workshop.open_workshop(out, shared=options.part is not None) as shop:
                 if overwrite or not os.path.lexists(out):
                     report = Run(plan, out, options, shop).make(overwrite=overwrite)
-                    return report if options.part else report.with_lost(found.lost)
+                    return report if options.part else report.with_lost(lost)
                 shop.keep = False  # another run made the pack just now: compare
 
 

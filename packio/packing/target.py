@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
 
 from packio.errors import (
     CannotCreateError,
@@ -44,13 +43,11 @@ from packio.system import files
 from packio.system.files import cache_folder
 
 
-class ExistingOutput(NamedTuple):
-    report: PackReport | None = None  # of the pack that the plan makes, if it is there
-    lost: tuple[str, ...] = ()  # names of added fields of a pack that will be replaced
-
-
-def find(plan: Plan, out: Path, options: RunOptions, *, overwrite: bool) -> ExistingOutput:
+def find(plan: Plan, out: Path, options: RunOptions, *, overwrite: bool) -> PackReport | None:
     """Look at an output, once, before anything is written; `overwrite` says to replace a pack.
+
+    Returns:
+        The report of the pack that the plan makes, if it is there.
 
     Raises:
         OutputExistsError: there is something else than the plan's pack; or, to be overwritten,
@@ -58,9 +55,9 @@ def find(plan: Plan, out: Path, options: RunOptions, *, overwrite: bool) -> Exis
     """
     if overwrite:
         _check_replaceable(out)
-        return ExistingOutput(lost=tuple(_lost_at(plan, out)))
+        return None
     if (url := urls.parse(out)) is None and not os.path.lexists(out):
-        return ExistingOutput()
+        return None
     try:
         with opening.open(out) as pack:
             if sameness.is_made_by(plan, options.skip, pack):
@@ -68,10 +65,11 @@ def find(plan: Plan, out: Path, options: RunOptions, *, overwrite: bool) -> Exis
                     with urls.errors_as(ReadError, url):
                         if stores.is_file(remote.marker(url)):
                             stores.remove(remote.marker(url))
-                return ExistingOutput(_report(plan, pack, options.began))
+                return _report(plan, pack, options.began)
             added = ", ".join(_lost(pack.index_file, plan))
     except PackioError as error:
-        return _unreadable(plan, out, error)
+        _refuse_unreadable(plan, out, error)
+        return None
     raise OutputExistsError(
         f"{pack.path}: exists, packed from other files or with other options; choose another "
         "name, or say --overwrite"
@@ -79,22 +77,22 @@ def find(plan: Plan, out: Path, options: RunOptions, *, overwrite: bool) -> Exis
     )
 
 
-def _unreadable(plan: Plan, out: Path, error: PackioError) -> ExistingOutput:
-    """What there is, if it cannot be opened as a pack."""
+def _refuse_unreadable(plan: Plan, out: Path, error: PackioError) -> None:
+    """Refuse what cannot be opened as a pack, unless nothing is there or an upload goes on."""
     if (url := urls.parse(out)) is not None:
         if isinstance(error, ReadError):
             raise error
         with urls.errors_as(ReadError, out):
             if isinstance(error, UnfinishedPackError):
                 if (read_mark(url) or plan.digest).startswith(plan.digest):
-                    return ExistingOutput()  # an upload of this pack goes on
+                    return  # an upload of this pack goes on
                 raise OutputExistsError(
                     f"{out}: another pack is being uploaded to it, or its upload was cut short; "
                     "choose another name, or say --overwrite"
                 ) from error
             if isinstance(error, NotAPackError):
                 if not stores.is_file(url) and not stores.open_store(url).list():
-                    return ExistingOutput()
+                    return
                 raise OutputExistsError(f"{error}; remove it, or choose another name") from error
     elif isinstance(error, UnfinishedPackError):
         workshop.check_idle(out)
@@ -121,8 +119,8 @@ def _check_replaceable(out: Path) -> None:
         )
 
 
-def _lost_at(plan: Plan, out: Path) -> list[str]:
-    """Names of added fields of the pack at an output that a plan does not make anew."""
+def list_lost(plan: Plan, out: Path) -> list[str]:
+    """Names of added fields of the pack at an output, which is replaced, that a plan lacks."""
     try:
         if urls.parse(out) is not None:
             with opening.open(out) as pack:

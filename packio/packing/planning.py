@@ -268,7 +268,7 @@ def dry_run(plan: Plan) -> DryRun:
     with listing.open_records() as read:
         reads = [read_one(listing, read, i, treatment) for i in np.sort(drawn).tolist()]
         plain = [read_one(listing, read, r.position) for r in reads if r.problem is None]
-    problems = [(key, reason) for key, reason in listing.unlisted]
+    problems = [*listing.unlisted]
     problems += [(listing.keys[r.position], r.problem) for r in reads if r.problem is not None]
     labels = listing.labels
     ints = labels if isinstance(labels, list) else []
@@ -282,7 +282,7 @@ def dry_run(plan: Plan) -> DryRun:
         classes=tuple(listing.classes),
         class_counts=tuple(int(n) for n in counts) if listing.classes else (),
         labels=kind_of_labels, shards=len(plan.shards), source_bytes=plan.total_bytes,
-        problems=tuple((key.decode("utf-8", "surrogateescape"), text) for key, text in problems),
+        problems=tuple((os.fsdecode(key), text) for key, text in problems),
         warnings=tuple(listing.warnings), looked_at=len(reads),
         advice=tuple(_advice(plain, c, listing.sizes) for c in CANDIDATES) if plain else (),
         levels=_levels_advice(reads, treatment, len(listing.keys)),

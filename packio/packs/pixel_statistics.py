@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,10 @@ from packio.packs.opening import Pack
 from packio.system import processors
 from packio.system.pools import ThreadPool
 
-SAMPLE = 1000  # images that give the mean to about 0.005
 _CHUNK = 16  # images of one task
 
 
-def measure(
-    pack: Pack, images: int | None = SAMPLE, *, seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
-) -> dict[str, Any]:  # fmt: skip
+def measure(pack: Pack, images: int | None, *, seed: int = 0) -> dict[str, Any]:
     """Measure the channels of so many of a pack's images, drawn at random (None: all), as RGB."""
     if not len(pack) or (images is not None and images < 1):
         raise OptionError(f"{images} of {len(pack)} images: expected at least one to look at")
@@ -31,10 +27,8 @@ def measure(
     decoder, total = Decoder(), np.zeros((4, 3), np.int64)
     chunks = [chosen[i : i + _CHUNK] for i in range(0, len(chosen), _CHUNK)]
     with ThreadPool(processors.usable(), "packio-statistics") as pool:
-        for number, sums in enumerate(pool.map(lambda c: _sums(pack, c, decoder), chunks), 1):
+        for sums in pool.map(lambda chunk: _sums(pack, chunk, decoder), chunks):
             total += sums
-            if progress is not None:
-                progress(min(number * _CHUNK, len(chosen)), len(chosen))
     values, squares, (pixels, *_), (measured, *_) = total.tolist()
     if not pixels:
         raise OptionError(f"{pack.path}: none of {len(chosen)} images can be decoded as RGB")

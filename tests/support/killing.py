@@ -16,6 +16,23 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _CHANGES = ("os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "os.truncate")
 
 
+class ChangeCounter:
+    """Counts what a process changes on disk; kills or stops it just before a change."""
+
+    def __init__(self, kill_at: int | None = None, stop_at: int | None = None) -> None:
+        self.count, self._kill_at, self._stop_at = 0, kill_at, stop_at
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Hear of an event, as a hook of `sys.addaudithook`."""
+        is_write = event == "open" and isinstance(arguments[2], int) and arguments[2] & _WRITES
+        if event in _CHANGES or (is_write and not str(arguments[0]).startswith("/dev")):
+            self.count += 1
+            if self.count == self._kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.count == self._stop_at:
+                os.kill(os.getpid(), signal.SIGSTOP)
+
+
 def killed(action: Callable[[], object], at: int) -> bool:
     """Run an action in a child, which is killed before a change on disk, counted from 1.
 
@@ -26,7 +43,7 @@ def killed(action: Callable[[], object], at: int) -> bool:
     if child == 0:
         status = 1
         try:
-            _kill_before(at)
+            sys.addaudithook(ChangeCounter(kill_at=at))
             action()
             status = 0
         finally:
@@ -34,20 +51,6 @@ def killed(action: Callable[[], object], at: int) -> bool:
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert code in (0, -signal.SIGKILL)
     return code != 0
-
-
-def _kill_before(at: int) -> None:
-    count = 0
-
-    def count_one(event: str, arguments: tuple[Any, ...]) -> None:
-        nonlocal count
-        is_write = event == "open" and isinstance(arguments[2], int) and arguments[2] & _WRITES
-        if event in _CHANGES or (is_write and not str(arguments[0]).startswith("/dev")):
-            count += 1
-            if count == at:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.addaudithook(count_one)
 
 
 def kill_at_each_step(

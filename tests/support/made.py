@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+import packio
 from packio import registry
 from packio.errors import PackioError
 from packio.formats import Reading
@@ -167,3 +168,15 @@ class Asked:
         names = [field.name for field in dataclasses.fields(Context)]
         own = {n: options.pop(n) for n in names if n != "options" and n in options}
         return list_samples(self.source, what, Context(**own, options=options))
+
+
+def damage(pack: pathlib.Path, position: int, name: str = "image") -> None:
+    """Flip a bit in the middle of a value of a pack."""
+    with packio.open(pack) as opened:
+        row = opened.row(position, name)
+        file = opened.index_file.files()[row.file][0]
+    with ((pack if pack.is_dir() else pack.parent) / file).open("r+b") as changed:
+        changed.seek(row.offset + row.length // 2)
+        byte = changed.read(1)[0]
+        changed.seek(-1, os.SEEK_CUR)
+        changed.write(bytes([byte ^ 0x10]))

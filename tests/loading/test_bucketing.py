@@ -18,7 +18,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from statistic import chi_square, most
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
+from torch.utils.data import ConcatDataset, Dataset, Subset
 
 import packio
 from packio.errors import OptionError
@@ -275,22 +275,6 @@ def test_a_sample_takes_four_bytes() -> None:
     tracemalloc.stop()
     assert kept < 5 * len(data) + 200_000
     assert sampler.state_dict(1)["samples"] == 300_000
-
-
-def test_a_loader_and_a_dataloader_give_the_same_batches_with_any_workers() -> None:
-    data = _many(101)
-    expected = [[_told(b) for b in sampler] for sampler in [_sampler(data, 4, seed=3)] * 2]
-    for workers in (0, 2):
-        plain: Any = DataLoader(
-            data, batch_sampler=_sampler(data, 4, seed=3), num_workers=workers, collate_fn=_listed
-        )
-        own = packio.Loader(
-            data, batch_sampler=_sampler(data, 4, seed=3), num_workers=workers, collate_fn=_listed
-        )
-        for loader in (plain, own):
-            for epoch in expected:
-                assert len(loader) == len(epoch)
-                assert list(map(_of_samples, loader)) == epoch
 
 
 def _of_samples(samples: list[Any]) -> Any:

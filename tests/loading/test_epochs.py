@@ -6,19 +6,18 @@ import itertools
 import pathlib
 import threading
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import vision
-from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler
+from torch.utils.data import Dataset, RandomSampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
 import packio
 from packio.errors import OptionError
 from packio.loading import ranks
-from packio.loading.permuting import permute
 from packio.system import threads
 
 
@@ -41,14 +40,6 @@ def _ids(batches: Any) -> list[int]:
 
 def _ranks(monkeypatch: pytest.MonkeyPatch, rank: int, world_size: int) -> None:
     monkeypatch.setattr(ranks, "current", lambda: (rank, world_size))
-
-
-def test_an_epoch_that_was_left_early_does_not_come_again() -> None:
-    sampler = packio.ShuffleSampler(40, 3)
-    loader = DataLoader(cast("Any", range(40)), 4, sampler=sampler)
-    first, second = next(iter(loader)), next(iter(loader))
-    assert not torch.equal(first, second)
-    assert sampler.epoch == 2
 
 
 def test_an_iterator_that_gave_nothing_takes_no_epoch() -> None:
@@ -122,30 +113,6 @@ def test_persistent_workers_get_a_seed_that_was_loaded() -> None:
     list(loader)
     loader.load_state_dict({**loader.state_dict(), "seed": 9})
     assert {int(seed) for _, seeds in loader for seed in seeds} == {9}
-
-
-def test_a_look_into_another_epoch_spoils_no_state() -> None:
-    loader = packio.Loader(Numbers(40), 4, shuffle=True)
-    running = iter(loader)
-    next(running)
-    next(iter(loader))
-    begun = _ids([next(running)])
-    again = packio.Loader(Numbers(40), 4, shuffle=True)
-    again.load_state_dict(loader.state_dict())
-    rest = _ids(running)
-    assert _ids(again) == rest
-    assert len({*rest, *begun}) == 36
-
-
-def test_a_sampler_that_was_loaded_keeps_its_position_in_a_loader() -> None:
-    whole = list(packio.ShuffleSampler(40, 3, epoch=2))
-    state = packio.ShuffleSampler(40, 3, epoch=2).state_dict(consumed=9)
-    for used in (packio.Loader, DataLoader):
-        sampler = packio.ShuffleSampler(40, 3)
-        sampler.load_state_dict(state)
-        loader: Any = used(Numbers(40), 4, sampler=sampler)
-        sampler.set_epoch(2)  # as a loop over epochs does
-        assert _ids(loader) == whole[9:]
 
 
 def test_a_sampler_does_not_guess_what_was_trained_on() -> None:
@@ -273,31 +240,6 @@ def test_the_training_thread_keeps_its_threads(monkeypatch: pytest.MonkeyPatch) 
     finally:
         torch.set_num_threads(before)
     assert found == [3]
-
-
-def test_small_permutations_are_uniform() -> None:
-    """Each of the 120 orders of 5 samples about 200 times: chi-squared of 119 degrees."""
-    orders: dict[tuple[int, ...], int] = {}
-    for key in range(24_000):
-        order = tuple(permute(np.arange(5), 5, key).tolist())
-        orders[order] = orders.get(order, 0) + 1
-    assert len(orders) == 120
-    assert sum((n - 200) ** 2 / 200 for n in orders.values()) < 180  # 99.98 % of the time
-
-
-def test_a_mix_is_resumed_without_going_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    sampler = packio.MixedSampler([10**9, 10**8], [1, 1], 5, samples_per_epoch=10**8)
-    sampler.load_state_dict({**sampler.order, "epoch": 0, "consumed": 6 * 10**7})
-    blocks: list[int] = []
-    owners = sampler._owners
-
-    def counted(block: int, epoch: int) -> Any:
-        blocks.append(block)
-        return owners(block, epoch)
-
-    monkeypatch.setattr(sampler, "_owners", counted)
-    assert len(set(itertools.islice(sampler, 100))) == 100
-    assert len(blocks) <= 2
 
 
 @pytest.mark.parametrize("wrapper", ["accelerate", "lightning"])

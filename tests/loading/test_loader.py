@@ -5,10 +5,8 @@ from __future__ import annotations
 import gc
 import itertools
 import multiprocessing
-import os
 import pathlib
 import threading
-import time
 from typing import Any, cast
 
 import numpy as np
@@ -24,8 +22,9 @@ MODES: list[dict[str, Any]] = [{"num_workers": 0}, {"num_workers": 2}]
 
 @pytest.fixture(scope="module")
 def pack(image_folder: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """25 photographs."""
-    return packio.pack(image_folder, tmp_path_factory.mktemp("loader") / "x.lmdb").out
+    """25 photographs in 4 shards."""
+    out = tmp_path_factory.mktemp("loader") / "x.lmdb"
+    return packio.pack(image_folder, out, shards=4).out
 
 
 def _dataset(pack: pathlib.Path, **options: Any) -> packio.PackDataset:
@@ -108,13 +107,16 @@ def _samplers(pack: pathlib.Path) -> list[dict[str, Any]]:
         {"shuffle": True}, {}, {"sampler": random},
         {"sampler": torch.utils.data.WeightedRandomSampler([1.0] * 25, 25)},
         {"batch_sampler": torch.utils.data.BatchSampler(random, 3, drop_last=False)},
-        {"sampler": torch.utils.data.SubsetRandomSampler(range(25))},
         {"sampler": packio.ShuffleSampler(25, 8), "drop_last": True},
+        {"shuffle": True, "window": 2},
+        {"sampler": packio.MixedSampler([20, 5], [1, 2], 6, samples_per_epoch=31)},
+        {"batch_sampler": torch.utils.data.BatchSampler(
+            packio.RepeatAugSampler(25, 2, 6), 5, drop_last=False)},
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("number", range(7))
+@pytest.mark.parametrize("number", range(9))
 def test_a_resumed_epoch_goes_on_bit_for_bit(
     number: int, mode: dict[str, Any], pack: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -128,7 +130,7 @@ def test_a_resumed_epoch_goes_on_bit_for_bit(
     loader = made()
     list(loader)
     running = iter(loader)
-    for _ in range(1 + number % 4):
+    for _ in range(1 + number % 3):
         next(running)
     torch.save(loader.state_dict(), tmp_path / "first")
     rest = list(running)
@@ -145,6 +147,7 @@ def test_a_resumed_epoch_goes_on_bit_for_bit(
         once_more = made()
         once_more.load_state_dict(torch.load(tmp_path / name, weights_only=True))
         assert _same(list(once_more), left)
+    assert _same(list(again), list(loader)) or number in (2, 3, 4)  # torch's draw anew
 
 
 def test_a_state_fits_other_batch_sizes_and_no_other_order(pack: pathlib.Path) -> None:
@@ -193,41 +196,6 @@ def test_datasets_of_others_and_their_errors() -> None:
     ]
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.usefixtures("nothing_left")
-def test_left_midway_nothing_stays(mode: dict[str, Any], pack: pathlib.Path) -> None:
-    def leave() -> None:
-        loader = packio.Loader(_dataset(pack, threads=2), BATCH, shuffle=True, **mode)
-        for _ in itertools.islice(loader, 2):
-            pass
-
-    leave()  # the first one starts what stays with the process, as multiprocessing's helpers
-    gc.collect()
-    descriptors = len(os.listdir("/proc/self/fd"))
-    for _ in range(30 if not mode["num_workers"] else 4):
-        leave()
-    gc.collect()
-    until = time.monotonic() + 60  # queues close their pipes in threads of their own
-    while len(os.listdir("/proc/self/fd")) > descriptors + 3 and time.monotonic() < until:
-        time.sleep(0.05)
-    assert len(os.listdir("/proc/self/fd")) <= descriptors + 3  # the pack itself
-
-
-def test_several_at_once(pack: pathlib.Path) -> None:
-    loaders = [packio.Loader(_dataset(pack), BATCH, shuffle=True) for _ in range(3)]
-    for batches in zip(*loaders, strict=True):
-        assert _same([batches[0]] * 2, list(batches[1:]))
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_workers_are_started_either_way(method: str, pack: pathlib.Path) -> None:
-    loader = packio.Loader(
-        _dataset(pack), 13, num_workers=1, multiprocessing_context=method, persistent_workers=True
-    )
-    assert [b[2].tolist() for b in loader] == [list(range(13)), list(range(13, 25))]
-    assert len(list(loader)) == 2
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -258,46 +226,6 @@ def test_workers_leave_their_parents_objects_alone(kind: Any, pack: pathlib.Path
     assert gc.get_freeze_count() == 0
     for batch in kind(ds, 4, num_workers=1, collate_fn=packio.collate):
         assert min(batch) > 10_000  # what the collector would write to, and so copy
-
-
-def _rank(rank: int, size: int, pack: str, port: int, out: Any) -> None:
-    torch.manual_seed(rank)
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size
-    )
-    found = []
-    for seed in (3, None):
-        ds = packio.PackDataset(
-            pack, crop=packio.RandomResizedCrop(16), seed=seed, fields=("image", "label", "index")
-        )
-        loader = packio.Loader(ds, BATCH, shuffle=True, drop_last=True, threads=1)
-        found.append([i for b in loader for i in b[2].tolist()])
-    out.put((rank, found))
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
-
-
-def test_ranks_share_an_epoch(pack: pathlib.Path) -> None:
-    """Also where none of them says the seed."""
-    context = multiprocessing.get_context("spawn")
-    out, port = context.Queue(), _free_port()
-    ranks = [context.Process(target=_rank, args=(r, 2, str(pack), port, out)) for r in range(2)]
-    for process in ranks:
-        process.start()
-    found = dict(out.get(timeout=600) for _ in ranks)
-    for process in ranks:
-        process.join()
-    for seen in zip(found[0], found[1], strict=True):
-        assert len({*seen[0]}) == len({*seen[1]}) == 12
-        assert not {*seen[0]} & {*seen[1]}
 
 
 OURS: list[Any] = [

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 import pathlib
 import re
 from collections import Counter
@@ -15,7 +13,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from torch.utils.data import BatchSampler, ConcatDataset, DataLoader
+from torch.utils.data import ConcatDataset
 
 import packio
 from packio.errors import OptionError
@@ -63,36 +61,6 @@ def test_each_dataset_has_its_share_in_an_order_of_its_own(
             assert sorted(whole) == list(range(size))
         assert all(len(set(part)) == len(part) for part in passes)
         assert size < 9 or len(passes) < 3 or passes[0] != passes[1]
-
-
-@settings(deadline=None, max_examples=60)
-@given(data=st.data())
-def test_ranks_share_an_order_that_goes_on_anywhere(data: Any) -> None:
-    sizes, count = data.draw(st.lists(st.integers(1, 30), min_size=2, max_size=3)), 97
-    kind = data.draw(st.sampled_from(["mixed", "repeated", "unshuffled"]))
-    drop_last = data.draw(st.booleans())
-
-    def made(**ranks: Any) -> Order[Any]:
-        options: dict[str, Any] = {"samples_per_epoch": count, "drop_last": drop_last, **ranks}
-        if kind == "mixed":
-            return packio.MixedSampler(sizes, [1, 3, 2][: len(sizes)], 5, epoch=1, **options)
-        return packio.RepeatAugSampler(50, 3, 5, epoch=1, shuffle=kind == "repeated", **options)
-
-    world, other = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 5))
-    whole = _order(made())
-    ranks = [_order(made(rank=r, world_size=world)) for r in range(world)]
-    together = [i for step in zip(*ranks, strict=True) for i in step]
-    assert together == (whole + whole)[: len(together)]
-    assert len(together) == (count // world if drop_last else -(-count // world)) * world
-    done = data.draw(st.integers(0, 18)) * 5
-    state = json.loads(json.dumps({**made().state_dict(done)}))
-    resumed = [made(rank=r, world_size=other) for r in range(other)]
-    for sampler in resumed:
-        sampler.load_state_dict(state)
-    rest = [i for step in zip(*map(_order, resumed), strict=True) for i in step]
-    assert rest == (whole + whole)[done : done + len(rest)]
-    assert len(rest) == (max(0, count - done) // other if drop_last else
-                         -(-max(0, count - done) // other)) * other  # fmt: skip
 
 
 def test_epochs_of_a_mix_go_on_where_the_last_one_ended() -> None:
@@ -222,74 +190,12 @@ def packs(
     return packio.ConcatPacks([packio.LmdbDataset(root / "x.lmdb", **options), few])
 
 
-def _digests(loader: Any) -> list[str]:
-    return [hashlib.sha256(b"".join(t.numpy().tobytes() for t in b)).hexdigest() for b in loader]
-
-
-def _samplers(data: Any) -> list[Order[Any]]:
-    return [
-        packio.MixedSampler(data, [1, 2], 6, samples_per_epoch=31),
-        packio.RepeatAugSampler(data, 2, 6),
-    ]
-
-
-@pytest.mark.parametrize("number", range(2))
-def test_any_loader_makes_the_same_batches(number: int, packs: packio.ConcatPacks) -> None:
-    def epochs(kind: Any, workers: int, **options: Any) -> list[str]:
-        loader = kind(packs, 5, sampler=_samplers(packs)[number], num_workers=workers, **options)
-        return [d for _ in range(2) for d in _digests(loader)]
-
-    expected = epochs(DataLoader, 0)
-    assert len(set(expected)) == len(expected) == 14
-    assert epochs(DataLoader, 2, persistent_workers=True) == expected
-    assert epochs(DataLoader, 2, collate_fn=packio.collate) == expected
-    assert epochs(packio.Loader, 0) == expected
-    assert epochs(packio.Loader, 2) == expected
-
-
 def test_copies_of_a_sample_are_drawn_differently(packs: packio.ConcatPacks) -> None:
     sampler = packio.RepeatAugSampler(packs, 4, 6, samples_per_epoch=40)
     batches = list(packio.Loader(packs, 8, sampler=sampler))
     images = torch.cat([images for images, _ in batches])
     assert len({image.numpy().tobytes() for image in images}) == 40
     assert all(i.position == p for p, i in enumerate(sampler))
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("wrapped", [False, True])
-@pytest.mark.parametrize("number", range(2))
-def test_a_resumed_epoch_is_the_rest_of_the_undisturbed_one(
-    number: int, wrapped: bool, workers: int, packs: packio.ConcatPacks, tmp_path: pathlib.Path
-) -> None:
-    def made() -> packio.Loader:
-        sampler = _samplers(packs)[number]
-        if wrapped:
-            batches = BatchSampler(sampler, 5, drop_last=False)
-            return packio.Loader(packs, batch_sampler=batches, num_workers=workers)
-        return packio.Loader(packs, 5, sampler=sampler, num_workers=workers)
-
-    loader = made()
-    first, running = _digests(loader), iter(loader)
-    for _ in range(3):
-        next(running)
-    torch.save(loader.state_dict(), tmp_path / "state")
-    rest = _digests(running)
-    following = _digests(loader)
-    assert len({*first, *rest, *following}) == len(first) + len(rest) + len(following)
-    again = made()
-    again.load_state_dict(torch.load(tmp_path / "state", weights_only=True))
-    assert _digests(again) == rest
-    assert _digests(again) == following
-
-
-def test_two_ranks_together_have_the_batches_of_one(packs: packio.ConcatPacks) -> None:
-    def images(**ranks: Any) -> list[torch.Tensor]:
-        sampler = packio.MixedSampler(packs, [2, 1], 6, samples_per_epoch=30, **ranks)
-        return [i for batch, _ in packio.Loader(packs, 5, sampler=sampler) for i in batch]
-
-    ranks = [images(rank=r, world_size=2) for r in range(2)]
-    together = [i for step in zip(*ranks, strict=True) for i in step]
-    assert all(torch.equal(a, b) for a, b in zip(together, images(), strict=True))
 
 
 def test_a_state_of_another_mix_is_refused_by_the_loader(packs: packio.ConcatPacks) -> None:

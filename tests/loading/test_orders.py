@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import pickle
 import tracemalloc
 from collections import Counter
 from typing import Any
@@ -19,6 +20,7 @@ from statistic import chi_square, most
 
 import packio
 from packio.batches import draws
+from packio.errors import OptionError
 from packio.loading import permuting
 from packio.loading.order import Order
 
@@ -254,6 +256,10 @@ def test_several_permutations_at_once_are_those_one_by_one(count: int) -> None:
             for p, k in zip(positions, some, strict=True)
         ]
         assert permuting.permute_each(positions, count, some).tolist() == one_by_one
+    whole = np.arange(min(count, 10_000))
+    found = permuting.permute(whole, count, count)
+    assert len(np.unique(found)) == len(whole)
+    assert ((found >= 0) & (found < count)).all()
 
 
 def test_several_keys_at_once_are_those_one_by_one() -> None:
@@ -261,3 +267,22 @@ def test_several_keys_at_once_are_those_one_by_one() -> None:
     found = draws.mixes(2**64 + 3, np.array(values), -7).tolist()
     assert found == [draws.mix(2**64 + 3, value, -7) for value in values]
     assert draws.mixes(4, 5).tolist() == [draws.mix(4, 5)]
+
+
+def test_an_index_says_when_it_is_drawn_and_pickles() -> None:
+    index = list(packio.ShuffleSampler(10, seed=1, epoch=3))[4]
+    assert isinstance(index, draws.PositionedIndex)
+    assert (index.epoch, index.position) == (3, 4)
+    again = pickle.loads(pickle.dumps(index))
+    assert (again, again.epoch, again.position) == (index, 3, 4)
+    assert torch.arange(10)[index] == int(index)
+
+
+@pytest.mark.parametrize(("rank", "world_size"), [(2, 2), (-1, 2), (0, 0)])
+def test_ranks_that_cannot_be_are_refused(rank: int, world_size: int) -> None:
+    with pytest.raises(OptionError, match="rank="):
+        packio.ShuffleSampler(10, rank=rank, world_size=world_size)
+
+
+def test_nothing_to_sample_is_an_empty_epoch() -> None:
+    assert list(packio.ShuffleSampler(0)) == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 from typing import Any
 
 import pytest
@@ -187,40 +186,6 @@ def test_a_span_behind_the_end_of_its_epoch_is_a_warning() -> None:
     loader = made("threads", skip=[(0, 12, 13)])
     with pytest.warns(UserWarning, match=r"epoch 0 has 12 steps, 0 to 11; .* from 0 in each"):
         assert len(epochs(loader, 1)[0]) == 12
-
-
-@pytest.mark.parametrize("case", range(40))
-def test_a_stretch_knows_where_each_step_of_a_run_began(case: int) -> None:
-    r = random.Random(case)
-    count, epoch, position = 60, 0, 0
-    stretches: tuple[Stretch, ...] = ()
-    taken: list[tuple[int, int, int, int, int]] = []  # epoch, step, position, sizes
-    for _ in range(r.randint(1, 8)):
-        sizes = r.choice([(4, 1), (2, 2), (3, 1), (4, 2), (5, 3)])
-        stretches = steps.add_stretch(stretches, epoch, position, *sizes)
-        for _ in range(r.randint(1, 12)):
-            step = taken[-1][1] + 1 if taken and taken[-1][0] == epoch else 0
-            taken.append((epoch, step, position, *sizes))
-            position += sizes[0] * sizes[1]
-            if position >= count:
-                epoch, position = epoch + 1, 0
-                stretches = steps.add_stretch(stretches, epoch, position, *sizes)
-        if r.random() < 0.4:  # an earlier state is loaded: what came later did not happen
-            del taken[r.randrange(len(taken)) + 1 :]
-            epoch, step, position, *last = taken[-1]
-            position += last[0] * last[1]
-            if position >= count:
-                epoch, position = epoch + 1, 0
-    stretches = steps.add_stretch(stretches, epoch, position, 1, 1)
-    for epoch, step, position, *own in taken:
-        found = steps.find_stretch(stretches, epoch, step)
-        assert (found.position_of(step), *found[3:]) == (position, *own)
-        assert (
-            steps.find_stretch(stretches, epoch, position, by="position").step_at(position) == step
-        )
-    assert len(stretches) <= len({(e, *s) for e, _, _, *s in taken}) * 3 + 2
-    again = steps.read_stretches([list(s) for s in stretches])
-    assert again == stretches
 
 
 def test_equal_sizes_make_one_stretch_however_often_a_run_is_resumed() -> None:

@@ -1,6 +1,6 @@
-"""Loaders for long: opened and left, killed and resumed, for many epochs.
+"""Loaders for long: opened and left, and for many epochs.
 
-PACKIO_LONG=1 is the long form: 1,000 loaders, 20 kills, 20 minutes of epochs.
+PACKIO_LONG=1 is the long form: 1,000 loaders, 20 minutes of epochs.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import json
 import os
 import pathlib
 import random
-import signal
 import statistics
 import subprocess
 import sys
@@ -50,70 +49,6 @@ def test_loaders_left_midway_hold_nothing(pack: pathlib.Path) -> None:
     after = leftovers.held()
     print(before, after)
     assert {name: n for name, n in after.items() if n > before[name]} == {}
-
-
-_TRAINING = """
-import hashlib, os, sys, torch, packio
-pack, out, workers, foreign = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "foreign"
-torch.manual_seed(5 if not os.path.exists(out) else 77)
-ds = packio.PackDataset(pack, crop=packio.RandomResizedCrop(32), hflip=0.5, seed=3)
-sampler = torch.utils.data.RandomSampler(ds) if foreign else packio.ShuffleSampler(ds, 3)
-loader = packio.Loader(ds, 2, sampler=sampler, num_workers=workers)
-seen = []
-if os.path.exists(out):
-    saved = torch.load(out, weights_only=True)
-    seen = saved["seen"]
-    loader.load_state_dict(saved["loader"])
-    torch.set_rng_state(saved["torch"])
-while loader.epoch < 2:
-    for images, labels in loader:
-        digest = hashlib.sha256(images.numpy().tobytes() + labels.numpy().tobytes())
-        seen.append(digest.hexdigest())
-        state = {"seen": seen, "loader": loader.state_dict(), "torch": torch.get_rng_state()}
-        torch.save(state, out + ".new")
-        os.replace(out + ".new", out)
-        print(len(seen), flush=True)
-"""
-
-
-def _train(pack: pathlib.Path, out: pathlib.Path, how: list[str], stop: int | None) -> int:
-    """Train, and be killed after some batches; return how many batches there have been."""
-    child = subprocess.Popen(
-        [sys.executable, "-c", _TRAINING, pack, out, *how], stdout=subprocess.PIPE, text=True,
-        start_new_session=True,
-    )  # fmt: skip
-    assert child.stdout is not None
-    count = 0
-    for line in child.stdout:
-        count = int(line)
-        if stop is not None and count >= stop:
-            os.killpg(child.pid, signal.SIGKILL)
-    child.stdout.close()
-    assert child.wait() == (0 if stop is None else -signal.SIGKILL)
-    return count
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("how", [["0", "ours"], ["2", "ours"], ["0", "foreign"], ["2", "foreign"]])
-def test_killed_and_resumed_gives_the_undisturbed_batches(
-    how: list[str], pack: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    import torch
-
-    whole = tmp_path / "whole"
-    assert _train(pack, whole, how, None) == 26
-    expected = torch.load(whole, weights_only=True)["seen"]
-    assert len(set(expected)) == 26
-    draw = random.Random(int(how[0]) + len(how[1]))
-    kills, runs = (20 if LONG else 1), 0
-    while kills:
-        out, reached = tmp_path / f"killed-{runs}", 0
-        runs += 1
-        while kills and reached < 24:
-            reached = _train(pack, out, how, draw.randrange(reached + 1, 26))
-            kills -= 1
-        _train(pack, out, how, None)
-        assert torch.load(out, weights_only=True)["seen"] == expected
 
 
 _EPOCHS = """

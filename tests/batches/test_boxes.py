@@ -9,7 +9,6 @@ import coordinates
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
 
 import packio
 from packio.errors import OptionError
@@ -173,21 +172,6 @@ def test_collate_gives_lists(lmdb: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(ds.gather([4, 1, -3])[1], boxes, strict=True))
     alike = packio.collate(ds.__getitems__([4, 4]))[1]
     assert isinstance(alike, list)
-
-
-def test_workers_give_the_same_boxes(lmdb: Path) -> None:
-    ds = packio.PackDataset(
-        lmdb, crop=packio.RandomResizedCrop(20), hflip=0.5, seed=4, fields=_FIELDS
-    )
-    batches = [
-        list(DataLoader(ds, batch_size=4, num_workers=workers, collate_fn=packio.collate))
-        for workers in (0, 2)
-    ]
-    for ours, theirs in zip(*batches, strict=True):
-        assert torch.equal(ours[0], theirs[0])
-        for field in (1, 2):
-            pairs = zip(ours[field], theirs[field], strict=True)
-            assert all(torch.equal(a, b) for a, b in pairs)
 
 
 def test_views_each_have_their_boxes(lmdb: Path) -> None:

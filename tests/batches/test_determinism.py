@@ -1,12 +1,8 @@
-"""The same seed is the same batches: both fidelities, every format and way to run.
-
-What `test_loading` says of plain packs under PyTorch's shuffling, under `packio.ShuffleSampler`.
-"""
+"""The same seed is the same batches: both fidelities, every format and way to run."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import pathlib
 import subprocess
@@ -89,25 +85,6 @@ def test_the_format_changes_nothing(folder: pathlib.Path, name: str, fidelity: s
         assert _digests(ds, workers, epochs=2) == expected
     assert _digests(ds, epochs=2) == expected  # once more
     assert expected[:5] != expected[5:]
-
-
-@fidelities
-@pytest.mark.parametrize("workers", [0, 2])
-def test_an_epoch_goes_on_with_the_same_batches(
-    folder: pathlib.Path, fidelity: str, workers: int
-) -> None:
-    ds = _dataset(folder, "tar", fidelity, 2)
-    whole = _digests(ds, epochs=3)
-    sampler = packio.ShuffleSampler(ds, seed=9)
-    for epoch, batches in ((0, 3), (1, 1), (1, 4)):
-        sampler.set_epoch(epoch)
-        state = json.loads(json.dumps(sampler.state_dict(consumed=batches * _BATCH)))
-        resumed = packio.ShuffleSampler(ds, seed=9)
-        resumed.load_state_dict(state)
-        options = {"persistent_workers": True} if workers else {}
-        again = _digests(ds, workers, sampler=resumed, epochs=2, **options)
-        start = 5 * epoch + batches
-        assert again == whole[start : 5 * (epoch + 2)]
 
 
 @fidelities

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import range_server
 import torch
+from made import damage
 from PIL import Image
 from skimage import data as photographs
 from sklearn.datasets import load_sample_images
@@ -326,11 +327,7 @@ def _damaged(path: Path, to: Path, name: str, index: int) -> Path:
     """A copy of a pack with one changed byte in a field of a sample."""
     for old in path.parent.glob(f"{path.stem}.*"):
         (to / old.name).write_bytes(old.read_bytes())
-    with packio.open(path) as pack:
-        row = pack.row(index, name)
-    data = bytearray((to / path.name).read_bytes())
-    data[row.offset + row.length // 2] ^= 0x55
-    (to / path.name).write_bytes(data)
+    damage(to / path.name, index, name)
     return to / path.name
 
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader
 
 import packio
 from packio.batches import masks
@@ -170,24 +169,6 @@ def test_sizes_that_vary_come_as_a_list(lmdb: Path) -> None:
     assert labels.tolist() == [0, 4, 8]
     alike = packio.collate(ds.__getitems__([0, 1]))
     assert alike[1].shape == (2, 33, 41)
-
-
-def test_workers_give_the_same_batches(lmdb: Path) -> None:
-    ds = packio.PackDataset(lmdb, crop=packio.RandomResizedCrop(20), hflip=0.5, seed=4)
-    batches = [
-        list(DataLoader(ds, batch_size=4, num_workers=workers, collate_fn=packio.collate))
-        for workers in (0, 2)
-    ]
-    assert len(batches[0]) == len(batches[1]) == 4
-    for ours, theirs in zip(*batches, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
-        assert packio.is_contiguous_batch(theirs)
-
-
-def test_threads_give_the_same_batches(lmdb: Path) -> None:
-    ds = packio.PackDataset(lmdb, crop=packio.RandomResizedCrop(20), vflip=0.5, seed=4, threads=1)
-    one, three = (d.gather(range(16)) for d in (ds, ds.with_options(threads=3)))
-    assert all(torch.equal(a, b) for a, b in zip(one, three, strict=True))
 
 
 def test_views_each_have_their_mask(lmdb: Path) -> None:

@@ -20,7 +20,6 @@ from packio.images.geometry import Geometry
 
 SIZES = [(48, 24), (32, 32), (24, 48)]
 _FIELDS = ("image", "mask", "boxes", "label", "caption")
-_TURNED = 0x0112  # Exif tag
 
 
 def plain_bucketing(
@@ -198,27 +197,6 @@ def test_workers_change_nothing(pack: pathlib.Path, persistent: bool) -> None:
             found = [batch for _ in range(2) for batch in given]
             for one, other in zip(found, expected, strict=True):
                 assert all(map(torch.equal, one, other))
-
-
-def test_a_resumed_loader_crops_as_it_would_have(pack: pathlib.Path) -> None:
-    def made() -> packio.Loader:
-        ds = packio.TarDataset(pack, crop=packio.BucketCrop(), hflip=0.5, fields="image", seed=3)
-        sampler = packio.BucketSampler(ds, SIZES, batch_size=5, seed=1)
-        return packio.Loader(ds, batch_sampler=sampler)
-
-    whole = made()
-    expected = [image for _ in range(3) for image in whole]
-    stopped = made()
-    for number, _ in enumerate(iter(stopped)):
-        if number == 6:
-            break
-    state = stopped.state_dict()
-    resumed = made()
-    resumed.load_state_dict(state)
-    found = [image for _ in range(2) for image in resumed]
-    for one, other in zip(found, expected[7:], strict=False):
-        assert torch.equal(one, other)
-    assert len(found) > 10
 
 
 def test_one_sample_of_a_batch_is_the_same_by_itself(pack: pathlib.Path) -> None:

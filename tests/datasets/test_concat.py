@@ -9,11 +9,10 @@ import shutil
 from typing import Any
 
 import coordinates
+import made
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Subset
 
 import packio
@@ -77,13 +76,6 @@ def _whole(packs: dict[str, pathlib.Path], **options: Any) -> packio.ConcatPacks
     return packio.ConcatPacks(_parts(packs, **options), labels="by_name", seed=3)
 
 
-def _same(a: Any, b: Any) -> bool:
-    return len(a) == len(b) and all(
-        torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y
-        for x, y in zip(a, b, strict=True)
-    )
-
-
 def test_samples_are_those_of_the_parts_with_labels_by_name(packs: dict[str, pathlib.Path]) -> None:
     parts = _parts(packs)
     whole = _whole(packs)
@@ -105,55 +97,6 @@ def test_samples_are_those_of_the_parts_with_labels_by_name(packs: dict[str, pat
     assert torch.equal(
         whole[PositionedIndex(30, 1, 9)][0], whole[PositionedIndex(30 - 62, 1, 9)][0]
     )
-
-
-@settings(max_examples=25, deadline=None)
-@given(data=st.data())
-def test_parts_of_one_pack_are_as_one_dataset(data: Any, packs: dict[str, pathlib.Path]) -> None:
-    """Bit for bit, whatever was drawn, in whatever batches."""
-    options: dict[str, Any] = {"hflip": 0.5, "fields": _FIELDS, "seed": 7}
-    ds = packio.LmdbDataset(packs["folder"], crop=packio.RandomResizedCrop(8), **options)
-    cut = data.draw(st.lists(st.lists(st.integers(0, 24), max_size=9), min_size=1, max_size=4))
-    whole = packio.ConcatPacks([ds.subset(part) for part in cut])
-    one = ds.subset([i for part in cut for i in part])
-    assert len(whole) == len(one)
-    if not len(one):
-        return
-    places = data.draw(st.lists(st.integers(-len(one), len(one) - 1), min_size=1, max_size=12))
-    if data.draw(st.booleans()):
-        places = [PositionedIndex(i, 2, 5 * slot) for slot, i in enumerate(places)]
-    ours, theirs = whole.__getitems__(places), one.__getitems__(places)
-    starts = np.cumsum([0, *(25 for _ in cut)])
-    for mine, his in zip(ours, theirs, strict=True):
-        assert _same(mine[:3], his[:3])
-        assert mine[3] in his[3] + starts
-    batch, gathered = packio.collate(ours), whole.gather(places)
-    assert packio.is_contiguous_batch(batch)
-    assert batch[0].shape == (len(places), 3, 8, 8)
-    assert _same(batch, gathered)
-    assert _same(batch[:3], one.gather(places)[:3])
-
-
-def test_each_part_is_made_at_once(
-    packs: dict[str, pathlib.Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from packio.batches import samples
-
-    made, make = [], samples.make
-
-    def watched(pack: Any, recipe: Any, positions: np.ndarray, *rest: Any) -> Any:
-        made.append(len(positions))
-        return make(pack, recipe, positions, *rest)
-
-    monkeypatch.setattr(samples, "make", watched)
-    whole = _whole(packs)
-    images, labels, keys, index = whole.gather([61, 0, 33, 31, 5, 32])
-    assert sorted(made) == [1, 2, 3]
-    assert images.is_contiguous()
-    assert index.tolist() == [61, 0, 33, 31, 5, 32]
-    assert keys == tuple(whole[i][2] for i in index)
-    assert whole.targets is not None
-    assert labels.tolist() == whole.targets[index].tolist()
 
 
 def test_one_parts_batch_is_not_copied(packs: dict[str, pathlib.Path]) -> None:
@@ -237,12 +180,7 @@ def damaged(packs: dict[str, pathlib.Path], tmp_path: pathlib.Path) -> dict[str,
     copy = tmp_path / "photos.tar"
     for suffix in ("", ".packio", ".idx"):
         shutil.copy(f"{packs['photos']}{suffix}", f"{copy}{suffix}")
-    row = packio.open(copy).row(2)
-    with copy.open("r+b") as file:
-        file.seek(row.offset + row.length // 2)
-        byte = file.read(1)[0]
-        file.seek(-1, 1)
-        file.write(bytes([byte ^ 0x10]))
+    made.damage(copy, 2)
     return {**packs, "photos": copy}
 
 

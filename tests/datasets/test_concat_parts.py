@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import pickle
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
 
 import packio
 from packio.batches.draws import PositionedIndex
@@ -128,12 +126,17 @@ def test_packs_without_metadata_or_labels_say_so(tmp_path: pathlib.Path) -> None
 def test_parts_of_parts_are_as_those_of_one_dataset(data: Any, root: pathlib.Path) -> None:
     """Bit for bit, whatever was drawn, in whatever order the datasets' samples come."""
     how: dict[str, Any] = {"crop": packio.RandomResizedCrop(8), "hflip": 0.5, "fields": _FIELDS}
-    one: Any = packio.LmdbDataset(root / "a.lmdb", seed=7, **how)
-    whole: Any = packio.ConcatPacks([one.subset(range(5)), one.subset(range(5, 12))])
-    for _ in range(2):
+    ds = packio.LmdbDataset(root / "a.lmdb", seed=7, **how)
+    cut = data.draw(st.lists(st.lists(st.integers(0, 11), max_size=9), min_size=1, max_size=4))
+    one: Any = ds.subset([i for part in cut for i in part])
+    whole: Any = packio.ConcatPacks([ds.subset(part) for part in cut])
+    assert len(whole) == len(one)
+    for _ in range(data.draw(st.integers(0, 2)) if len(one) else 0):
         chosen = data.draw(st.lists(st.integers(-len(one), len(one) - 1), min_size=1, max_size=15))
         one, whole = one.subset(chosen), whole.subset(chosen)
     assert len(whole) == len(one)
+    if not len(one):
+        return
     assert whole.targets.tolist() == one.targets.tolist()
     places = data.draw(st.lists(st.integers(-len(one), len(one) - 1), min_size=1, max_size=12))
     if data.draw(st.booleans()):
@@ -181,22 +184,6 @@ def test_a_part_has_an_epoch_and_transforms_of_its_own(root: pathlib.Path) -> No
     part.datasets[1].target_transform = lambda label: label + 100
     assert part.gather([0, 1])[1].tolist() == [whole[20][1] + 100, whole[0][1]]
     assert whole[20][1] < 3
-
-
-@pytest.mark.parametrize("chosen", [list(range(2, 17)), [20, 3, 19, 4, 5, 18, 6, 12, 0, 1]])
-def test_samplers_and_loaders_take_a_part(chosen: list[int], root: pathlib.Path) -> None:
-    part = _whole(root, hflip=0.5).subset(chosen)
-    sampler = packio.ShuffleSampler(part, seed=5)
-    expected = [batch for _ in range(2) for batch in DataLoader(part, 4, sampler=sampler)]
-    assert sorted(
-        i for batch in expected[: len(expected) // 2] for i in batch[3].tolist()
-    ) == sorted(chosen)
-    spawned: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": "spawn"}
-    for copy, options in ((part, {}), (part, spawned), (pickle.loads(pickle.dumps(part)), {})):
-        again = packio.Loader(copy, 4, sampler=packio.ShuffleSampler(copy, seed=5), **options)
-        for batch, other in zip(expected[: len(again)], again, strict=True):
-            assert _same(batch[:2], other[:2])
-            assert batch[3].tolist() == other[3].tolist()
 
 
 @pytest.mark.parametrize("chosen", [list(range(2, 17)), [20, 3, 19, 4, 5, 18, 6, 12, 0, 1]])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
+import made
 import numpy as np
 import pytest
 import torch
@@ -37,16 +39,8 @@ def truth(image_folder: Path, pack: Path) -> list[np.ndarray]:
 @pytest.fixture
 def damaged(pack: Path, tmp_path: Path) -> tuple[Path, int]:
     """A copy of the pack with one bit of sample 5's data flipped."""
-    import shutil
-
-    copy = tmp_path / "damaged.lmdb"
-    shutil.copytree(pack, copy)
-    row = packio.open(pack).rows([5])[0]
-    with (copy / "data.mdb").open("r+b") as file:
-        file.seek(row.offset + row.length // 2)
-        byte = file.read(1)[0]
-        file.seek(-1, 1)
-        file.write(bytes([byte ^ 0x10]))
+    copy = shutil.copytree(pack, tmp_path / "damaged.lmdb")
+    made.damage(copy, 5)
     return copy, 5
 
 
@@ -80,13 +74,6 @@ def test_a_batch_equals_its_samples_in_the_order_asked_for(pack: Path) -> None:
         image, label = ds[i]
         assert torch.equal(batch[0][row], image)
         assert batch[1][row] == label
-
-
-def test_collate_copies_nothing(pack: Path) -> None:
-    ds = packio.LmdbDataset(pack, crop=packio.CenterCrop(32))
-    samples = ds.__getitems__([1, 2, 3])
-    images, _ = packio.collate(samples)
-    assert [s[0].data_ptr() for s in samples] == [images[i].data_ptr() for i in range(3)]
 
 
 def test_collate_notices_a_changed_list(pack: Path) -> None:
@@ -188,21 +175,6 @@ def test_views_are_crops_of_one_read(pack: Path) -> None:
     assert [v.shape for v in theirs[0]] == [v.shape for v in batch[0]]
 
 
-def test_one_sample_draws_as_a_batch_of_one(pack: Path) -> None:
-    """Both ways of making images give the same for the same key."""
-    from packio.batches import framing, samples
-
-    crop = packio.RandomResizedCrop(24)
-    ds = packio.LmdbDataset(pack, views=[crop, None], hflip=0.5, vflip=0.5)
-    for key in range(20):
-        row = ds.pack.row(key)
-        settings, draw = ds._settings, framing.Draw(key, np.array([key]))
-        one = samples.make_one(ds.pack, settings, row, key, key)["image"]
-        many = samples.make(ds.pack, settings, np.array([key]), draw, None).columns["image"]
-        assert torch.equal(one[0], many[0][0])
-        assert torch.equal(one[1], many[1][0])
-
-
 def test_with_options_keeps_the_rest(pack: Path) -> None:
     ds = packio.LmdbDataset(pack, crop=packio.RandomResizedCrop(24), hflip=0.5, seed=3)
     ds.transform = torch.neg
@@ -248,11 +220,6 @@ def test_by_key_and_repr(pack: Path) -> None:
 def test_senseless_options_are_refused(pack: Path, options: Any, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         packio.LmdbDataset(pack, **options)
-
-
-def test_any_access_gives_the_same(pack: Path) -> None:
-    a, b = packio.LmdbDataset(pack), packio.LmdbDataset(pack, access="lmdb")
-    assert all(torch.equal(a[i][0], b[i][0]) for i in range(len(a)))
 
 
 def test_damage_is_an_error_that_names_the_sample(damaged: tuple[Path, int]) -> None:
@@ -309,10 +276,7 @@ def test_fallbacks_are_counted(pack: Path) -> None:
 
 
 def test_a_dataset_pickles_small_and_refuses_a_changed_pack(pack: Path, tmp_path: Path) -> None:
-    import shutil
-
-    copy = tmp_path / "copy.lmdb"
-    shutil.copytree(pack, copy)
+    copy = shutil.copytree(pack, tmp_path / "copy.lmdb")
     ds = packio.LmdbDataset(copy, crop=packio.CenterCrop(24), hflip=0.5)
     ds[0]
     dumped = pickle.dumps(ds)

@@ -69,15 +69,6 @@ def test_in_workers_that_are_not_forked_too(pack: Path, method: str) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_torchs_seed_gives_the_same_epochs_again(pack: Path, workers: int) -> None:
-    made = []
-    for _ in range(2):
-        torch.manual_seed(5)
-        made.append(epochs(dataset(pack), batch_size=4, shuffle=True, num_workers=workers))
-    assert all(torch.equal(x, y) for x, y in zip(*made, strict=True))
-
-
-@pytest.mark.parametrize("workers", [0, 2])
 def test_a_seed_of_its_own_gives_the_same_whatever_torchs_seed(pack: Path, workers: int) -> None:
     ds, again = dataset(pack, seed=3), dataset(pack, seed=3)
     for epoch in range(2):
@@ -99,41 +90,12 @@ def test_a_seed_without_epochs_warns_once_that_batches_repeat(pack: Path, batche
     assert torch.equal(first, second)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_set_epoch_is_what_the_warning_asks_for(pack: Path, workers: int) -> None:
-    ds, made = dataset(pack, seed=3), []
-    for epoch in range(3):
-        ds.set_epoch(epoch)
-        made += epochs(ds, 1, batch_size=1, num_workers=workers)
-    for a, b in ((0, 1), (1, 2)):
-        assert not any(torch.equal(x, y) for x, y in zip(made[a], made[b], strict=True))
-
-
 def test_what_is_not_random_never_warns(pack: Path) -> None:
     ds = packio.LmdbDataset(pack, crop=packio.CenterCrop(8), fields="image", seed=3)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         a, b = epochs(ds, batch_size=1)
     assert torch.equal(a, b)
-
-
-def test_packios_loader_goes_on_exactly_with_a_foreign_sampler(pack: Path) -> None:
-    def loader() -> packio.Loader:
-        order = torch.utils.data.SequentialSampler(range(SAMPLES))
-        return packio.Loader(dataset(pack, seed=1), batch_size=5, sampler=order)
-
-    whole = loader()
-    taken = [image.clone() for _ in range(2) for image in whole]
-    first, second = taken[:6], taken[6:]
-    assert not any(torch.equal(x, y) for x, y in zip(first, second, strict=True))
-    left = loader()
-    for number, _ in enumerate(left):
-        if number == 2:
-            state = left.state_dict()
-            break
-    resumed = loader()
-    resumed.load_state_dict(state)
-    assert all(torch.equal(x, y) for x, y in zip(resumed, first[3:], strict=True))
 
 
 def test_more_threads_share_epoch_and_counts(pack: Path) -> None:

@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import leftovers
-import long
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader
 
 import packio
 from packio import registry
@@ -32,8 +30,6 @@ from packio.errors import (
 )
 from packio.formats import Reading
 from packio.packing.run import reading
-
-AUGMENTED: dict[str, Any] = {"crop": packio.RandomResizedCrop(32), "hflip": 0.5, "seed": 11}
 
 
 @pytest.fixture(autouse=True)
@@ -87,36 +83,6 @@ def test_samples_labels_and_facts_equal_a_packs(image_folder: Path, tmp_path: Pa
     for i in range(25):
         assert torch.equal(ours[i][0], packed[i][0])
         assert ours.pack[i] == packed.pack[i]
-
-
-def test_the_same_seed_gives_the_same_batches_as_a_pack(image_folder: Path, tmp_path: Path) -> None:
-    packio.pack(image_folder, tmp_path / "photos.lmdb")
-    batches = []
-    for ds in (
-        packio.FolderDataset(image_folder, **AUGMENTED),
-        packio.LmdbDataset(tmp_path / "photos.lmdb", **AUGMENTED),
-    ):
-        generator = torch.Generator().manual_seed(4)
-        loader = DataLoader(
-            ds, 6, shuffle=True, num_workers=2, generator=generator, collate_fn=packio.collate
-        )
-        batches.append(list(loader))
-    assert len(batches[0]) == len(batches[1]) == 5
-    for ours, packed in zip(*batches, strict=True):
-        assert torch.equal(ours[0], packed[0])
-        assert torch.equal(ours[1], packed[1])
-
-
-@pytest.mark.parametrize("method", long.after(2, ("fork", "spawn", "forkserver")))
-def test_workers_of_any_start_method_give_every_sample(image_folder: Path, method: str) -> None:
-    ds = packio.FolderDataset(image_folder, fields=("image", "key"))
-    expected = {key: picture for picture, key in (ds[i] for i in range(len(ds)))}
-    loader = DataLoader(
-        ds, 4, num_workers=2, multiprocessing_context=method, collate_fn=list
-    )  # fmt: skip
-    seen = {key: picture.clone() for batch in loader for picture, key in batch}
-    assert sorted(seen) == sorted(expected)
-    assert all(torch.equal(seen[key], expected[key]) for key in seen)
 
 
 def test_the_listing_is_read_once_and_kept(folder: Path, files_read: list[int]) -> None:

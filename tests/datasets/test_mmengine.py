@@ -147,7 +147,7 @@ def get(backend: PackioBackend, key: str) -> bytes:
     return backend.get(key)
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_it_travels_to_other_processes(pack: Path, method: str) -> None:
     backend = PackioBackend(pack)
     data = backend.get("nature/plain.png")

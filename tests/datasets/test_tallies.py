@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import long
+import made
 import numpy as np
 import pytest
 from PIL import Image
@@ -31,12 +32,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for i in range(SAMPLES):
         Image.new("RGB", (16, 16), (i, 0, 0)).save(folder / "images" / "class" / f"{i:02}.png")
     packio.pack(folder / "images", folder / "pack.lmdb")
-    with packio.open(folder / "pack.lmdb") as pack:
-        row = pack.row(BAD)
-        path = pack._files.path(row.file)
-    with path.open("r+b") as file:
-        file.seek(row.offset + row.length // 2)
-        file.write(bytes(8))
+    made.damage(folder / "pack.lmdb", BAD)
     return folder / "pack.lmdb"
 
 

@@ -105,32 +105,6 @@ def test_lists_of_a_parquet_table_keep_their_type(
     assert all(np.array_equal(found[key], value) for key, value in zip(keys, values, strict=True))
 
 
-_REFUSED: dict[str, tuple[str, str]] = {
-    "a list of text": (".jsonl", '{"key": "a", "f": ["x"]}'),
-    "ragged lists": (".jsonl", '{"key": "a", "f": [[1], [1, 2]]}'),
-    "null in a list": (".jsonl", '{"key": "a", "f": [1, null]}'),
-    "too large": (".jsonl", '{"key": "a", "f": [1e300]}'),
-    "a truth value as key": (".jsonl", '{"key": true, "f": "x"}'),
-    "no key": (".jsonl", '{"key": "a", "f": "x"}\n{"f": "y"}'),
-    "a list as row": (".jsonl", "[1, 2]"),
-    "a number as row": (".jsonl", '{"key": "a", "f": "x"}\n3'),
-    "the same key": (".jsonl", '{"key": "a", "f": "x"}\n{"key": "a", "f": "y"}'),
-    "a comma without quotation marks": (".csv", "key,f\na,a cat, sitting"),
-    "a column twice": (".csv", "key,f,f\na,1,2"),
-    "a long cell": (".csv", "key,f\na," + "x" * 200_000),
-}
-
-
-@pytest.mark.parametrize(("suffix", "text"), _REFUSED.values(), ids=_REFUSED.keys())
-def test_rows_that_do_not_tell_one_value_are_refused(
-    suffix: str, text: str, pack: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    table = tmp_path / f"t{suffix}"
-    table.write_text(text)
-    with pytest.raises(SourceError, match=re.escape(str(table))):
-        packio.add_field(pack, "f", table, missing=True)
-
-
 def test_text_of_a_table_may_hold_separators_of_lines(
     pack: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -380,15 +354,6 @@ def test_a_function_that_ends_the_process_ends_the_run_with_an_error(
     assert latents.texts(pack, "f") == dict(zip(keys, keys, strict=True))
 
 
-def test_a_batch_of_arrays_that_torch_lacks_is_a_list(pack: pathlib.Path) -> None:
-    values = {key: np.array([i, 0.5], np.longdouble) for i, key in enumerate(latents.keys(pack))}
-    packio.add_field(pack, "f", values)
-    data = packio.PackDataset(pack, fields=("key", "f"))
-    for batch in packio.Loader(data, batch_size=5):
-        found = [array.tolist() for array in batch[1]]
-        assert found == [values[key].tolist() for key in batch[0]]
-
-
 def test_a_link_on_another_file_system_leads_to_the_pack(
     image_folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -473,45 +438,6 @@ def test_a_field_that_came_later_is_no_change_of_the_source(
         assert packio.pack(image_folder, out, shards=2, format="tar").up_to_date
 
 
-def _table(folder: pathlib.Path, images: pathlib.Path, first: str) -> pathlib.Path:
-    """A table of images with words; `first` are the first image's."""
-    paths = [p for p in sorted(images.rglob("*")) if p.is_file()][:5]
-    rows = [f"{path},{first if i == 0 else path.stem}\n" for i, path in enumerate(paths)]
-    table = folder / "table.csv"
-    table.write_text("path,words\n" + "".join(rows))
-    return table
-
-
-@pytest.mark.parametrize("way", ["drop", "replace"])
-def test_a_field_of_the_source_that_was_dropped_or_replaced_is_no_change(
-    way: str, image_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, table = tmp_path / "x", _table(tmp_path, image_folder, "first")
-    packio.pack(table, out, shards=2, format="tar", fields={"words": "words"})
-    keys = latents.keys(out)
-    if way == "drop":
-        packio.drop_field(out, "words")
-    else:
-        packio.add_field(out, "words", {key: f"more of {key}" for key in keys}, overwrite=True)
-    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "empty"))
-    found = packio.append(out, table, compare=True)
-    assert (found.changed, found.known) == ((), len(keys))
-    assert packio.append(out, table).added == 0
-
-
-def test_a_field_that_the_source_has_otherwise_now_is_a_change(
-    image_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, table = tmp_path / "x", _table(tmp_path, image_folder, "first")
-    packio.pack(table, out, shards=2, format="tar", fields={"words": "words"})
-    keys = latents.keys(out)
-    packio.add_field(out, "later", dict.fromkeys(keys, "more"))
-    _table(tmp_path, image_folder, "other")
-    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "empty"))
-    assert packio.append(out, table, compare=True).changed == (keys[0],)
-    assert packio.append(out, table).added == 0
-
-
 def test_replacing_a_pack_says_which_added_fields_are_lost(
     image_folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -552,34 +478,6 @@ def _texts(folder: pathlib.Path, numbers: range) -> pathlib.Path:
     return folder
 
 
-_SHARDS: dict[str, Any] = {"format": "tar", "shard_size": 10**6}
-
-
-def test_a_field_that_was_renamed_is_appended_under_its_new_name(tmp_path: pathlib.Path) -> None:
-    source, first, out = _texts(tmp_path / "s", range(6)), tmp_path / "p", tmp_path / "q"
-    packio.pack(source, first, fields={"txt": ".txt"}, **_SHARDS)
-    packio.convert(first, out, fields={"caption": "txt"}, **_SHARDS)
-    _texts(source, range(6, 8))
-    assert packio.append(out, source, compare=True).changed == ()
-    report = packio.append(out, source)
-    assert (report.known, report.added) == (6, 2)
-    wanted = {f"{'ab'[i % 2]}/{i}.png": f"text {i}".encode() for i in range(8)}
-    assert latents.values(out, "caption") == wanted
-    with packio.open(out) as pack:
-        assert "txt" not in pack.fields
-
-
-def test_an_added_field_that_was_renamed_is_no_change_of_the_source(tmp_path: pathlib.Path) -> None:
-    source, first, out = _texts(tmp_path / "s", range(6)), tmp_path / "p", tmp_path / "q"
-    packio.pack(source, first, fields={"txt": ".txt"}, **_SHARDS)
-    packio.add_field(first, "cap", dict.fromkeys(latents.keys(first), "some"))
-    packio.convert(first, out, fields={"more": "cap"}, **_SHARDS)
-    assert packio.append(out, source, compare=True).changed == ()
-    report = packio.append(out, source)
-    assert (report.known, report.added) == (6, 0)
-    assert set(latents.values(out, "more").values()) == {b"some"}
-
-
 def test_fields_of_a_split_are_renamed(tmp_path: pathlib.Path) -> None:
     source, first, out = _texts(tmp_path / "s", range(9)), tmp_path / "p.tar", tmp_path / "q.tar"
     shares = {"train": 0.5, "val": 0.5}
@@ -607,48 +505,3 @@ def test_two_fields_do_not_get_one_name(tmp_path: pathlib.Path) -> None:
     packio.convert(first, out, fields={"caption": "txt", "txt": "caption"})
     assert latents.values(out, "caption") == latents.values(first, "txt")
     assert latents.values(out, "txt") == latents.values(first, "caption")
-
-
-def test_a_dropped_mask_does_not_come_back_with_new_samples(tmp_path: pathlib.Path) -> None:
-    def grow(numbers: range) -> None:
-        for i in numbers:
-            for name in ("images", "masks"):
-                (tmp_path / "s" / name).mkdir(parents=True, exist_ok=True)
-                pixels = np.full((9, 9), i, np.uint8)
-                Image.fromarray(pixels).save(tmp_path / "s" / name / f"{i}.png")
-
-    out = tmp_path / "m"
-    grow(range(3))
-    packio.pack(tmp_path / "s", out, **_SHARDS)
-    packio.drop_field(out, "mask")
-    grow(range(3, 5))
-    assert packio.append(out, tmp_path / "s", compare=True).changed == ()
-    report = packio.append(out, tmp_path / "s")
-    assert (report.known, report.added) == (3, 2)
-    with packio.open(out) as pack:
-        assert list(pack.fields) == ["image"]
-
-
-def test_a_dropped_column_does_not_come_back_with_new_samples(tmp_path: pathlib.Path) -> None:
-    def grow(count: int) -> pathlib.Path:
-        rows = [f"{i}.png,{i % 2},cap {i},{i}" for i in range(count)]
-        for i in range(count):
-            Image.fromarray(np.full((9, 9), i, np.uint8)).save(tmp_path / f"{i}.png")
-        table = tmp_path / "list.csv"
-        table.write_text("\n".join(["path,label,caption,score", *rows, ""]))
-        return table
-
-    out = tmp_path / "c"
-    packio.pack(grow(4), out, fields={"cap": "caption"}, **_SHARDS)
-    packio.drop_field(out, "cap")
-    assert packio.append(out, grow(6), compare=True).changed == ()
-    report = packio.append(out, grow(6))
-    assert (report.known, report.added) == (4, 2)
-    with packio.open(out) as pack:
-        assert [pack.meta(i) for i in range(6)] == [{"score": i} for i in range(6)]
-        assert list(pack.fields) == ["image"]
-    asked = {"cap": "caption"}
-    assert packio.append(out, grow(7), fields=asked, compare=True).changed == ()
-    report = packio.append(out, grow(7), fields=asked)
-    assert (report.known, report.added) == (6, 1)
-    assert latents.values(out, "cap")["6.png"] == b"cap 6"

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import io
-import itertools
 import json
 import os
 import pathlib
 import shutil
-import tarfile
 import warnings
 from typing import Any
 
@@ -17,7 +15,7 @@ import killing
 import latents
 import numpy as np
 import pytest
-from cli_runs import run
+from foreign_fields import READERS
 
 import packio
 from packio import registry
@@ -100,76 +98,6 @@ def test_a_field_joins_and_leaves_while_all_other_files_stay(
     assert packio.verify(out).ok
 
 
-def _by_tarfile(path: pathlib.Path) -> list[bytes]:
-    with tarfile.open(path) as tar:
-        names = sorted(n for n in tar.getnames() if n.endswith((".latent.npy", ".npy")))
-        return [file.read() for n in names if (file := tar.extractfile(n)) is not None]
-
-
-def _by_lmdb(path: pathlib.Path) -> list[bytes]:
-    lmdb = pytest.importorskip("lmdb")
-    with lmdb.open(str(path), readonly=True, lock=False) as env, env.begin() as txn:
-        return [bytes(value) for _, value in txn.cursor()]
-
-
-def _by_h5py(path: pathlib.Path) -> list[bytes]:
-    h5py = pytest.importorskip("h5py")
-    with h5py.File(path) as file:
-        starts = file["latent_offsets"][:]
-        data = file["latent_data"]
-        return [data[a:b].tobytes() for a, b in itertools.pairwise(starts)]
-
-
-def _by_torch(path: pathlib.Path) -> list[bytes]:
-    import torch
-
-    found = torch.load(path, weights_only=True)
-    starts = found["latent_offsets"].tolist()
-    data = found["latent_data"].numpy()
-    return [data[a:b].tobytes() for a, b in itertools.pairwise(starts)]
-
-
-def _by_zarr(path: pathlib.Path) -> list[bytes]:
-    zarr = pytest.importorskip("zarr")
-    group = zarr.open_group(str(path), mode="r")
-    data, starts, lengths = (group[f"latent_{n}"][:] for n in ("data", "offsets", "length"))
-    return [data[a : a + n].tobytes() for a, n in zip(starts[:-1], lengths, strict=True)]
-
-
-def _by_tensorstore(path: pathlib.Path) -> list[bytes]:
-    tensorstore = pytest.importorskip("tensorstore")
-
-    def column(name: str) -> Any:
-        spec = {"driver": "n5", "kvstore": {"driver": "file", "path": f"{path}/latent_{name}"}}
-        return tensorstore.open(spec, open=True).result().read().result()
-
-    data, starts, lengths = map(column, ("data", "offsets", "length"))
-    return [data[a : a + n].tobytes() for a, n in zip(starts[:-1], lengths, strict=True)]
-
-
-def _by_tfrecord(path: pathlib.Path) -> list[bytes]:
-    reader = pytest.importorskip("tfrecord.reader")
-    found = reader.tfrecord_loader(str(path), None, {"latent/encoded": "byte"})
-    return [bytes(record["latent/encoded"]) for record in found]
-
-
-def _by_frames(path: pathlib.Path) -> list[bytes]:
-    """Walk the frames of a RecordIO file: records here have no magic in them."""
-    data, found = path.read_bytes(), []
-    while data:
-        assert data[:4] == b"\x0a\x23\xd7\xce"
-        length = int.from_bytes(data[4:8], "little") & (1 << 29) - 1
-        found.append(data[8 + 24 : 8 + length])
-        data = data[8 + length + -length % 4 :]
-    return found
-
-
-_READERS = {
-    "tar": _by_tarfile, "lmdb": _by_lmdb, "hdf5": _by_h5py, "pth": _by_torch, "zarr": _by_zarr,
-    "n5": _by_tensorstore, "tfrecord": _by_tfrecord, "recordio": _by_frames,
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("name", latents.FORMATS)
 def test_other_libraries_read_the_new_shards(
     name: str, image_folder: pathlib.Path, folder: pathlib.Path, tmp_path: pathlib.Path
@@ -178,7 +106,8 @@ def test_other_libraries_read_the_new_shards(
     form, found = registry.load("formats", name), list[bytes]()
     with packio.open(out) as pack:
         for shard in pack.metadata["shards"]:
-            found += _READERS[name](out / name_added_shard(form, shard["name"], "latent", "array"))
+            place = out / name_added_shard(form, shard["name"], "latent", "array")
+            found += READERS[out.suffix](place, "latent", "array").values()
         for key, data in zip(map(pack.key, range(len(pack))), found, strict=True):
             assert np.array_equal(np.load(io.BytesIO(data)), latents.latent(key))
 
@@ -310,34 +239,6 @@ def test_other_values_than_those_of_the_pack_are_refused(out: pathlib.Path) -> N
             packio.add_field(out, "caption", other)
 
 
-def test_values_of_several_kinds_of_source_are_the_same(
-    out: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    texts = {key: f'a "{key}", or b' for key in latents.keys(out)}
-    rows = [{"key": key, "caption": text} for key, text in texts.items()]
-    (tmp_path / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with (tmp_path / "c.csv").open("w", newline="") as file:
-        import csv
-
-        writer = csv.DictWriter(file, ["key", "caption"])
-        writer.writeheader()
-        writer.writerows(rows)
-    for key, text in texts.items():
-        target = tmp_path / "texts" / f"{key}.txt"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text)
-    given: list[Any] = [
-        texts, tmp_path / "c.jsonl", tmp_path / "c.csv", tmp_path / "texts",
-        lambda sample: texts[sample.key],
-    ]  # fmt: skip
-    for values in given:
-        packio.add_field(out, "caption", values)
-        with packio.open(out) as pack:
-            assert pack.fields["caption"] == "text"
-        assert latents.texts(out, "caption") == texts
-        packio.drop_field(out, "caption")
-
-
 def test_missing_values_are_refused_with_counts_or_allowed(
     image_folder: pathlib.Path, folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -403,20 +304,6 @@ def test_what_cannot_be_meant_is_refused(
     latents.check(out)
 
 
-def test_the_command_line_adds_and_drops(
-    out: pathlib.Path, folder: pathlib.Path, tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    (tmp_path / "my_values.py").write_text("def size(sample):\n    return f'{sample.width}'\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    for field in (f"latent={folder}", "width=my_values:size"):
-        assert run("add", out, "--field", field).returncode == 0
-    latents.check(out)
-    with packio.open(out) as pack:
-        assert all(s.fields["width"].data == b"%d" % s.width for s in pack)
-    assert "width is dropped; 2 files removed" in run("drop-field", out, "width").stdout
-
-
 @pytest.mark.parametrize("name", latents.FORMATS)
 def test_other_verbs_carry_the_field(
     name: str, image_folder: pathlib.Path, folder: pathlib.Path, tmp_path: pathlib.Path
@@ -464,21 +351,6 @@ def test_a_lost_index_loses_no_sample_and_makes_no_wrong_ones(
             assert pack.fields == {"image": "image"}
             assert any("latent" in str(w.message) for w in told)
     assert packio.verify(out).ok
-
-
-def test_a_batch_stacks_arrays_of_one_shape(
-    image_folder: pathlib.Path, folder: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    out = _with_latents("tar", image_folder, folder, tmp_path)
-    packio.add_field(out, "ragged", lambda s: np.zeros(1 + s.index % 2))
-    ds = packio.PackDataset(out, fields=("latent", "ragged", "key"))
-    stacked, ragged, keys = packio.collate(ds.__getitems__([3, 20, 7, 7]))
-    assert stacked.shape == (4, 2, 3)
-    assert isinstance(ragged, list)
-    for latent, key in zip(stacked, keys, strict=True):
-        assert np.array_equal(latent.numpy(), latents.latent(key))
-    for batch, _, _ in packio.Loader(ds, batch_size=5):
-        assert batch.shape == (5, 2, 3)
 
 
 def test_a_field_that_was_packed_is_dropped_for_good(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import pickle
 import shutil
 import subprocess
 import sys
@@ -138,34 +137,6 @@ def test_a_bad_new_image_adds_nothing_or_is_left_out(
     assert packio.open(out).metadata["counts"] == counts
 
 
-def test_what_was_encoded_anew_is_appended_so(
-    half: pathlib.Path, image_folder: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    out = tmp_path / "x.tar"
-    packio.pack(half, out, shards=2, resize="short=32", encode="jpeg")
-    packio.append(out, image_folder)
-    pack = packio.open(out)
-    assert {s.encoding for s in pack} == {"jpeg"}
-    assert {min(s.height, s.width) for s in pack} <= set(range(1, 33))
-
-
-@pytest.mark.parametrize("name", latents.FORMATS)
-def test_packs_are_merged(name: str, image_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    parts = []
-    for i, pattern in enumerate(sorted(os.listdir(image_folder))):
-        out = tmp_path / f"p{i}{latents.suffix(name)}"
-        packio.pack(_only(image_folder, tmp_path / f"s{i}", pattern), out, shards=1 + i % 2)
-        parts.append(out)
-    merged = tmp_path / f"all{latents.suffix(name)}"
-    report = packio.merge(merged, parts)
-    assert report.packed == 25
-    for part in parts:  # the result stands on its own
-        shutil.rmtree(part) if part.is_dir() else part.unlink()
-    whole = packio.open(packio.pack(image_folder, tmp_path / "w.tar").out)
-    assert _contents(packio.open(merged)) == _contents(whole)
-    assert packio.verify(merged).ok
-
-
 def test_tars_of_others_are_merged(
     image_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,34 +150,6 @@ def test_tars_of_others_are_merged(
     packio.merge(merged, parts)
     expected = sorted(s.data for part in parts for s in packio.open(part))
     assert sorted(s.data for s in packio.open(merged)) == expected
-
-
-def _only(source: pathlib.Path, target: pathlib.Path, name: str) -> pathlib.Path:
-    shutil.copytree(source / name, target / name)
-    return target
-
-
-def test_merging_refuses_what_cannot_be_one(
-    image_folder: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    one = packio.pack(image_folder, tmp_path / "a.tar").out
-    two = packio.pack(image_folder, tmp_path / "b.lmdb").out
-    with pytest.raises(OptionError, match="no key may be there twice"):
-        packio.merge(tmp_path / "c.tar", [one, two])
-    with pytest.raises(OptionError, match="at least two"):
-        packio.merge(tmp_path / "c.tar", [one])
-    assert not (tmp_path / "c.tar").exists()
-
-
-def test_a_reader_of_before_is_told_of_the_change_when_it_is_unpickled(
-    half: pathlib.Path, image_folder: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    out = tmp_path / "x.tar"
-    packio.pack(half, out, shards=2)
-    data = pickle.dumps(packio.open(out))
-    packio.append(out, image_folder)
-    with pytest.raises(packio.IntegrityError, match="has changed"):
-        pickle.loads(data)
 
 
 def test_labels_without_names_stay_numbers(

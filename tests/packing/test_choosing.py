@@ -121,16 +121,6 @@ def test_appending_says_how_many_samples_a_limit_leaves_out(
     assert warning.startswith("5 new samples are left out: the pack was made with limit=20")
 
 
-def test_splits_are_in_the_index(image_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    out = tmp_path / "x.lmdb"
-    packio.pack(image_folder, out, split={"train": 0.8, "val": 0.2}, shards=2)
-    with packio.open(out) as pack:
-        assert pack.metadata["splits"] == ["train", "val"]
-        counts = Counter(pack.index_file.column("split").array().tolist())
-        assert counts.total() == 25
-        assert 4 <= counts[1] <= 6
-
-
 def test_duplicates_are_told_and_dropped(
     image_folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

@@ -88,26 +88,6 @@ def test_fields_go_through_every_verb(name: str, tmp_path: pathlib.Path) -> None
     _check(a, range(7))
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_masks_go_through_every_verb(name: str, tmp_path: pathlib.Path) -> None:
-    def samples(numbers: range) -> list[Sample]:
-        return [
-            Sample(i, f"{i}.png", _png(i), "png", None, 9, 12, 1, 1,
-                   mask=_png(50 + i, classes=3) if i % 2 else None)
-            for i in numbers
-        ]  # fmt: skip
-
-    a, b, whole = (tmp_path / f"{stem}{_suffix(name)}" for stem in "abw")
-    packio.pack(samples(range(5)), a, shards=5)
-    packio.pack(samples(range(5, 7)), b)
-    packio.merge(whole, [a, b])
-    packio.append(a, samples(range(7)))
-    for path in (a, whole):
-        pack = packio.open(path)
-        assert [pack[i].mask for i in range(7)] == [s.mask for s in samples(range(7))]
-        assert packio.verify(path).ok
-
-
 def test_resizing_moves_every_field_of_pixels(tmp_path: pathlib.Path) -> None:
     deep = np.full((40, 60), 40_000, np.uint16)
     ids = np.repeat(np.arange(60, dtype=np.uint8)[None] // 30 * 7, 40, 0)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import killing
+import latents
 import long
 import made
 import pytest
@@ -43,27 +44,41 @@ def _remove_all(folder: Path) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
+def _contents(pack: Path) -> dict[str, tuple[bytes, str]]:
+    """Bytes and class of each key."""
+    with packio.open(pack) as opened:
+        return {s.key: (s.data, opened.classes[int(str(s.label))]) for s in opened}
+
+
 @pytest.mark.parametrize(
-    ("suffix", "is_there", "step"),
+    ("suffix", "shards", "is_there", "step"),
     long.after(
-        2,
+        3,
         [
-            (".lmdb", True, 6), (".tar", False, 8), (".lmdb", True, 1), (".tar", False, 1),
-            (".tar", True, 1), (".rec", False, 1),
+            (".lmdb", 1, True, 6), (".tar", 1, False, 8), (".h5", 3, False, 9),
+            (".lmdb", 1, True, 1), (".tar", 1, False, 1), (".tar", 1, True, 1),
+            (".rec", 1, False, 1), (".rec", 1, True, 1),
+            *[(latents.suffix(name), 3, False, 3) for name in latents.FORMATS],
         ],
     ),
 )  # fmt: skip
-def test_packing(suffix: str, is_there: bool, step: int, small: Path, tmp_path: Path) -> None:
+def test_packing(
+    suffix: str, shards: int, is_there: bool, step: int, small: Path, tmp_path: Path
+) -> None:
     place = tmp_path / "out"
     place.mkdir()
     out = place / f"x{suffix}"
-    old = packio.pack(small, out, limit=2).digest
-    new = packio.pack(small, out, overwrite=True).digest
+
+    def pack(**how: Any) -> str:
+        return packio.pack(small, out, shards=shards, num_workers=1, **how).digest
+
+    old, new = pack(limit=2), pack(overwrite=True)
+    expected = _contents(out)
     _remove_all(place)
     for at in range(_LATE, _MANY, step):
         if is_there:
-            packio.pack(small, out, limit=2)
-        if not killing.killed(lambda: packio.pack(small, out, overwrite=is_there), at):
+            pack(limit=2)
+        if not killing.killed(lambda: pack(overwrite=is_there), at):
             break
         if is_there and at % 4 < 2:
             workshop.tidy(out, keep=False)  # as giving up does
@@ -71,9 +86,36 @@ def test_packing(suffix: str, is_there: bool, step: int, small: Path, tmp_path: 
         elif not is_there:
             with contextlib.suppress(UnfinishedPackError, NotAPackError):
                 assert packio.open(out).digest == new
-        packio.pack(small, out, overwrite=is_there)
-        assert packio.open(out).digest == new
+        assert pack(overwrite=is_there) == packio.open(out).digest == new
+        assert _contents(out) == expected
         assert not [name for name in os.listdir(place) if "packio-" in name]
+        _remove_all(place)
+    assert _LATE + 10 < at < _MANY
+
+
+@pytest.mark.parametrize(
+    ("verb", "step"), long.after(2, [("convert", 9), ("merge", 9), ("merge", 1)])
+)
+def test_making_packs_of_packs(verb: str, step: int, small: Path, tmp_path: Path) -> None:
+    place, parts = tmp_path / "out", [tmp_path / "a.lmdb", tmp_path / "b.rec"]
+    place.mkdir()
+    for part in parts:
+        packio.pack(small, part)
+
+    def make() -> str:
+        if verb == "convert":
+            return packio.convert(parts[0], place / "x.tar", shards=2, num_workers=1).digest
+        return packio.merge(place / "x.tar", parts, prefix=True, shards=2, num_workers=1).digest
+
+    new = make()
+    expected = _contents(place / "x.tar")
+    _remove_all(place)
+    for at in range(_LATE, _MANY, step):
+        if not killing.killed(make, at):
+            break
+        assert make() == packio.open(place / "x.tar").digest == new
+        assert _contents(place / "x.tar") == expected
+        assert os.listdir(place) == ["x.tar"]
         _remove_all(place)
     assert _LATE + 10 < at < _MANY
 
@@ -114,13 +156,13 @@ def test_extracting_over_a_folder(small: Path, tmp_path: Path) -> None:
     assert 10 < at < _MANY
 
 
-@pytest.mark.parametrize("suffix", [".tar", ".rec"])
+@pytest.mark.parametrize("suffix", long.after(2, [".tar", ".rec", ".lmdb"]))
 @pytest.mark.parametrize("is_repeated", [True, False], ids=["repeated", "other"])
 def test_appending(suffix: str, is_repeated: bool, small: Path, tmp_path: Path) -> None:
     """Readers see the old pack or the new pack; the next append finishes, or takes back."""
     place, few = tmp_path / "out", _images(tmp_path / "few", 4)
     place.mkdir()
-    out = place / f"x{suffix}"
+    out, whole = place / f"x{suffix}", packio.pack(small, tmp_path / "whole.tar").out
     for at in range(_LATE + 15, _MANY):
         packio.pack(few, out, shards=2)
         if not killing.killed(lambda: packio.append(out, small, num_workers=1), at):
@@ -129,8 +171,9 @@ def test_appending(suffix: str, is_repeated: bool, small: Path, tmp_path: Path) 
         assert seen in (4, 6)
         packio.append(out, small if is_repeated else few, num_workers=1)
         assert len(packio.open(out)) == (6 if is_repeated else seen)
+        assert _contents(out).items() <= _contents(whole).items()
         report = packio.verify(out)
         assert (report.damages, report.warnings) == ((), ())
         assert os.listdir(place) == [out.name]
         _remove_all(place)
-    assert _LATE + 25 < at < _MANY
+    assert _LATE + 20 < at < _MANY

@@ -11,6 +11,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import made
 import numpy as np
 import pytest
 from cli_runs import run
@@ -196,19 +197,6 @@ def test_other_readers_find_levels_in_a_tar(folder: Path, tmp_path: Path) -> Non
             assert image.size == (201, 152)
 
 
-def test_parts_and_processes_make_the_same_pack(folder: Path, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"levels": 2, "levels_crop": 64, "shards": 4}
-    outs = [tmp_path / name / "x.tar" for name in ("whole", "parts", "processes")]
-    for out in outs:
-        out.parent.mkdir()
-    packio.pack(folder, outs[0], **options)
-    for i in (1, 2):
-        packio.pack(folder, outs[1], part=(i, 2), **options)
-    packio.pack(folder, outs[1], finish=True, **options)
-    packio.pack(folder, outs[2], num_workers=2, **options)
-    assert len({packio.open(out).digest for out in outs}) == 1
-
-
 def test_append_makes_the_levels_of_the_recipe(tmp_path: Path) -> None:
     source, out = _write(tmp_path / "all", "a"), tmp_path / "x.tar"
     packio.pack(source, out, shards=2, levels=1, levels_crop=64, levels_quality=70)
@@ -241,30 +229,63 @@ def test_convert_keeps_makes_and_drops(folder: Path, tmp_path: Path) -> None:
     assert _levels(other) == _levels(directly.out)
 
 
+@pytest.fixture
+def damaged(folder: Path, tmp_path: Path) -> Path:
+    """A pack of eight images, two of whose levels are damaged."""
+    out = packio.pack(folder, tmp_path / "damaged.tar", levels=2, levels_crop=64).out
+    for number in (1, 5):
+        made.damage(out, number, "image_div2")
+    return out
+
+
 @pytest.mark.parametrize("count", [0, 1])
 def test_a_damaged_level_costs_no_image_if_levels_are_made_anew(
-    folder: Path, tmp_path: Path, count: int
+    damaged: Path, folder: Path, tmp_path: Path, count: int
 ) -> None:
-    a = packio.pack(folder, tmp_path / "a.tar", levels=2, levels_crop=64).out
-    with packio.open(a) as pack:
-        damaged = {
-            row.offset + row.length // 2
-            for name in pack.levels.values()
-            for i in range(len(pack))
-            if (row := pack.row(i, name)).offset >= 0
-        }
-    content = bytearray(a.read_bytes())
-    for place in damaged:
-        content[place] ^= 0xFF
-    a.write_bytes(content)
-    assert len(packio.verify(a).damages) == len(damaged)
+    assert len(packio.verify(damaged).damages) == 2
     with pytest.raises(BadImagesError, match="image_div"):
-        packio.convert(a, tmp_path / "kept.tar")
-    out = packio.convert(a, tmp_path / "b.tar", levels=count, levels_crop=64)
+        packio.convert(damaged, tmp_path / "kept.tar")
+    out = packio.convert(damaged, tmp_path / "b.tar", levels=count, levels_crop=64)
     anew = packio.pack(folder, tmp_path / "c.tar", levels=count, levels_crop=64)
     assert out.packed == anew.packed
     assert _levels(out.out) == _levels(anew.out)
     assert packio.verify(out.out).ok
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_damaged_levels_are_made_anew_where_damage_is_left_out(
+    name: str, damaged: Path, folder: Path, tmp_path: Path
+) -> None:
+    sound = packio.pack(folder, tmp_path / "sound.tar", levels=2, levels_crop=64).out
+    report = packio.convert(damaged, tmp_path / f"out.{name}", format=name, on_error="skip")
+    assert (report.packed, report.skipped) == (8, ())
+    assert [w for w in report.warnings if w.startswith("2 levels of the source are damaged")]
+    assert _levels(report.out) == _levels(sound)
+
+
+def test_check_decode_leaves_out_a_level_that_is_no_image(folder: Path, tmp_path: Path) -> None:
+    out = packio.pack(folder, tmp_path / "a.tar", levels=2, levels_crop=64).out
+    with packio.open(out) as pack:
+        data = pack.read_field("image_div2", 2)
+    assert data is not None
+    cut = data[:700] + bytes(len(data) - 700)
+    (tmp_path / "b.tar").write_bytes(out.read_bytes().replace(data, cut))
+    report = packio.convert(tmp_path / "b.tar", tmp_path / "c.tar", on_error="skip", check="decode")
+    assert (report.packed, report.skipped) == (8, ())
+
+
+def test_a_damaged_image_is_left_out_with_its_levels(damaged: Path, tmp_path: Path) -> None:
+    made.damage(damaged, 1)
+    report = packio.convert(damaged, tmp_path / "b.tar", on_error="skip")
+    assert (report.packed, len(report.skipped)) == (7, 1)
+
+
+def test_a_pack_that_is_appended_keeps_the_images_of_damaged_levels(
+    damaged: Path, tmp_path: Path
+) -> None:
+    out = packio.pack(_write(tmp_path / "more", "c"), tmp_path / "grown.tar", shards=2).out
+    report = packio.append(out, damaged, on_error="skip")
+    assert (report.added, report.skipped) == (8, 0)  # it has no levels, and reads none
 
 
 def test_levels_follow_an_image_that_is_encoded_anew(folder: Path, tmp_path: Path) -> None:

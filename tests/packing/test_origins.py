@@ -177,16 +177,22 @@ def test_merging_renames_as_converting_does(tmp_path: pathlib.Path) -> None:
         packio.merge(tmp_path / "n", packs, fields={"cap": "txt"}, **SHARDS)
 
 
-def test_masks_that_were_replaced_do_not_come_back(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("is_replaced", [True, False])
+def test_masks_that_were_replaced_or_dropped_do_not_come_back(
+    is_replaced: bool, tmp_path: pathlib.Path
+) -> None:
     source, out = _pairs(tmp_path / "s", range(2)), tmp_path / "p"
     packio.pack(source, out, **SHARDS)
-    better = dict.fromkeys(_each(out, ""), _png(100))
-    packio.add_field(out, "mask", better, kind="mask", overwrite=True)
+    if is_replaced:
+        better = dict.fromkeys(_each(out, ""), _png(100))
+        packio.add_field(out, "mask", better, kind="mask", overwrite=True)
+    else:
+        packio.drop_field(out, "mask")
     assert packio.append(out, _pairs(source, range(3)), compare=True).changed == ()
     report = packio.append(out, _pairs(source, range(3)))
     assert report.added == 1
-    assert _values(out)["images/2.png"] == {"mask": None}
-    assert any("no mask" in line for line in report.warnings)
+    assert _values(out)["images/2.png"] == ({"mask": None} if is_replaced else {})
+    assert any("no mask" in line for line in report.warnings) == is_replaced
 
 
 @pytest.mark.parametrize("kind", ["tar", "pairs", "dataset"])

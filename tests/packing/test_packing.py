@@ -35,10 +35,8 @@ from packio.errors import (
     OutputExistsError,
     ReadError,
     SourceError,
-    UnfinishedPackError,
 )
 from packio.packing import dry_run, making
-from packio.storage import workshop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -615,27 +613,6 @@ def _in_child(source: pathlib.Path, out: pathlib.Path, user: int = 0, **options:
         finally:
             os._exit(status)
     return child
-
-
-@pytest.mark.parametrize("when", ["between", "after"])
-def test_a_run_killed_at_the_renames_leaves_the_old_pack_or_the_new(
-    when: str, small: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    out = tmp_path / "x.lmdb"
-    digest = packio.pack(small, out).digest
-    shop = tmp_path / "x.lmdb.packio-tmp"
-    shop.mkdir()
-    (shop / workshop.MARKER).touch()
-    if when == "after":
-        shutil.copytree(out, shop / workshop.REPLACED)
-    else:
-        out.rename(shop / workshop.REPLACED)
-        (shop / workshop.BUILT).mkdir()
-        with pytest.raises(UnfinishedPackError):
-            packio.open(out)
-    report = packio.pack(small, out)
-    assert (report.up_to_date, report.digest) == (True, digest)
-    assert os.listdir(tmp_path) == ["x.lmdb"]
 
 
 def test_a_relative_path_may_be_left(

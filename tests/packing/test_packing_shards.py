@@ -101,35 +101,6 @@ def test_what_a_run_with_bad_images_finished_is_taken_over(
     assert sorted(os.listdir(out.parent)) == ["x.tar", "x.tar.skipped.jsonl"]
 
 
-def _killed_soon(source: pathlib.Path, out: pathlib.Path) -> None:
-    """Pack in a child that is killed once it has done a sample."""
-
-    def stop(progress: Progress) -> None:
-        if progress.done:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    child = os.fork()
-    if child == 0:
-        packio.pack(source, out, shards=SHARDS, progress=stop, num_workers=1, threads=1)
-        os._exit(0)
-    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
-
-
-@pytest.mark.parametrize("name", latents.FORMATS)
-def test_a_killed_run_goes_on_and_gives_the_same(
-    name: str, small: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    out = tmp_path / "out" / f"x{latents.suffix(name)}"
-    out.parent.mkdir()
-    _killed_soon(small, out)
-    report = packio.pack(small, out, shards=SHARDS)
-    (tmp_path / "fresh").mkdir()
-    fresh = packio.pack(small, tmp_path / "fresh" / out.name, shards=SHARDS)
-    assert report.digest == fresh.digest
-    assert os.listdir(out.parent) == [out.name]
-    assert packio.verify(out).ok
-
-
 def test_finished_shards_are_not_written_again_unless_a_file_of_them_changed(
     small: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import io
 import os
 import pathlib
@@ -249,41 +248,6 @@ def test_finishing_needs_no_room_for_what_is_written(
     with pytest.raises(OutputError, match="are free"):
         packio.pack(source, tmp_path / "y.tar", shards=2)
     assert packio.pack(source, out, shards=2, finish=True).packed == 40
-
-
-def test_two_appends_at_once_lose_nothing(source: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    out, others = tmp_path / "x.tar", [tmp_path / "b", tmp_path / "c"]
-    packio.pack(source, out, shards=2)
-    for other in others:
-        (other / "class 0").mkdir(parents=True)
-        _more(other, 6, other.name)
-
-    def add(other: pathlib.Path) -> int:
-        while True:
-            try:
-                return packio.append(out, other).added
-            except LockedError:
-                continue
-
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(add, others)) == [6, 6]
-    assert len(packio.open(out)) == 52
-    assert packio.verify(out).ok
-
-
-def test_overwriting_and_appending_exclude_each_other(
-    source: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    out = tmp_path / "x.tar"
-    packio.pack(source, out, shards=2)
-    _more(source, 1)
-    with locks.changing(out / "index.packio"):
-        with pytest.raises(LockedError):
-            packio.append(out, source)
-        with pytest.raises(LockedError):
-            packio.pack(source, out, shards=2, overwrite=True)
-    assert packio.append(out, source).added == 1
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["source", "x.tar"]
 
 
 def test_an_index_that_may_only_be_read_is_locked_too(

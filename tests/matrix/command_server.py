@@ -22,30 +22,12 @@ from typing import Any
 
 import packio
 
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "support"))
+import vision
+from killing import ChangeCounter
+
 _SECONDS = 240  # after which a command hangs; on a busy machine one takes 20
 _PATIENCE = 30  # seconds; then stopped commands go on: the others may wait for a lock of theirs
-_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-_CHANGES = ("os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "os.truncate")
-
-
-class _Counter:
-    """Counts what a command changes on disk; kills or stops it just before a change."""
-
-    def __init__(self, kill_at: int | None, stop_at: int | None) -> None:
-        self.count, self._kill_at, self._stop_at = 0, kill_at, stop_at
-
-    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "open":
-            path, _, flags = arguments
-            if not isinstance(flags, int) or not flags & _WRITES or str(path).startswith("/dev"):
-                return
-        elif event not in _CHANGES:
-            return
-        self.count += 1
-        if self.count == self._kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if self.count == self._stop_at:
-            os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def _started(command: dict[str, Any]) -> int:
@@ -64,7 +46,7 @@ def _started(command: dict[str, Any]) -> int:
         os.environ["PACKIO_CACHE_DIR"] = os.path.join(command["folder"], "cache")
         os.chdir(command["folder"])
         sys.argv = ["packio", *command["arguments"]]
-        counter = _Counter(command["kill_at"], command["stop_at"])
+        counter = ChangeCounter(command["kill_at"], command["stop_at"])
         sys.addaudithook(counter)
         code = _ran()
         with open(command["log"] + ".changes", "w", encoding="ascii") as file:
@@ -115,9 +97,6 @@ def _serve() -> None:
         if not module.name.endswith("__main__"):
             with contextlib.suppress(ImportError):  # a plugin whose package is not here
                 importlib.import_module(module.name)
-    sys.path.append(str(pathlib.Path(__file__).parents[1] / "support"))
-    import vision
-
     vision.import_torchvision()
     gc.freeze()  # so that children do not copy it
 

@@ -7,11 +7,6 @@ import os
 import random
 from typing import TYPE_CHECKING
 
-import known
-import verbs_of_fields
-import verbs_of_packing
-import verbs_of_packs
-import verbs_of_training
 from described import ANNOTATIONS
 from source_kinds import KINDS, annotations_of
 from trials import FORMATS, Cell
@@ -20,10 +15,6 @@ from verbs import VERBS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FIELDS, PACKING, PACKS, TRAINING = (
-    module.__name__
-    for module in (verbs_of_fields, verbs_of_packing, verbs_of_packs, verbs_of_training)
-)
 _TRIES = 40  # candidates for each new cell of the shorter forms
 
 _Value = tuple[str, str]  # as ("source", "csv"), ("label", "many")
@@ -60,27 +51,23 @@ def _few(seed: int, verbs: list[str], *, all_pairs: bool) -> list[Cell]:
     """Few cells in which each verb meets each format, or each pair of values comes once.
 
     Each new cell is the one of some that has most pairs that no cell had before.
-    Of the cells that are known to fail, there is one for each reason, so that no other failure
-    hides behind a known one.
     """
     draw = random.Random(seed)
-    everything = list(_whole(seed, verbs))
-    missing = {p for cell in everything if not known.reason(cell) for p in _pairs_in(cell)}
+    missing = {pair for cell in _whole(seed, verbs) for pair in _pairs_in(cell)}
     on_formats = {(("format", f), ("verb", v)) for v in verbs for f in FORMATS}
     missing |= on_formats
     found = []
     while wanted := missing if all_pairs else missing & on_formats:
         start = draw.choice(sorted(wanted))
         tried = [_drawn(draw, dict(start), seed, verbs) for _ in range(_TRIES)]
-        fit = [cell for cell in tried if _is_possible(cell) and not known.reason(cell)]
+        fit = filter(_is_possible, tried)
         best = max(fit, key=lambda cell: len(_pairs_in(cell) & missing), default=None)
         if best is None or start not in _pairs_in(best):
             missing.remove(start)  # what the rest needs does not go with it
             continue
         missing -= _pairs_in(best)
         found.append(best)
-    failing = {known.reason(cell): cell for cell in reversed(everything)}
-    return found + [failing[why] for why in known.REASONS if why in failing]
+    return found
 
 
 def _is_possible(cell: Cell) -> bool:

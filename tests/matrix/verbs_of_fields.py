@@ -120,33 +120,6 @@ def kill_add(t: Trial) -> None:
     t.run("verify", out)
 
 
-@verb()
-def kill_only_new(t: Trial) -> None:
-    """Values for appended samples: a kill leaves those of before, and the next run ends it."""
-    (out, one), (count, _) = t.sharded(t.first), t.sharded(t.first, "count")
-    more = t.written(t.second, "source_more")
-    told, wanted = _later(t, one.samples)
-    for path in (out, count):
-        t.run("add", path, "--field", told)
-        t.append(path, more)
-    if not more.samples:
-        return
-    told, new = _later(t, more.samples, kind=wanted[0]["fields"]["later"][0])
-    add = ("--field", told, "--only-new")
-    changes = t.run("add", count, *add).changes
-    kill_at = t.draw.randrange(1, changes + 1)
-    t.run("add", out, *add, code=(0, KILLED), kill_at=kill_at)
-    before, after = [*wanted, *more.samples], [*wanted, *new]
-    place = pathlib.Path(out)
-    if looking.difference(after, place, ordered=False) and (
-        found := looking.difference(before, place, ordered=False)
-    ):
-        t.fail(f"killed, and neither old nor new: {found}")
-    t.run("add", out, *add)
-    t.check(out, after)
-    t.run("verify", out)
-
-
 # Selections
 
 

@@ -238,63 +238,6 @@ def extract(t: Trial) -> None:
 # Killed, and at once
 
 
-def _killed(t: Trial, told: list[str], out: str, other: str) -> None:
-    """Run a command that is killed before one of its changes on disk, and run it again.
-
-    Args:
-        t: The trial.
-        told: The command, with OUT in the place of its output.
-        out: The output.
-        other: An output of a run that is not killed, which tells how many changes there are.
-    """
-    changes = t.run(*_into(other, told)).changes
-    t.run(*_into(out, told), code=(0, KILLED), kill_at=t.draw.randrange(1, changes + 1))
-    t.run(*_into(out, told))
-
-
-def _into(out: str, told: list[str]) -> list[str]:
-    return [out if word == "OUT" else word for word in told]
-
-
-@verb()
-def kill_pack(t: Trial) -> None:
-    """Packing that is killed goes on."""
-    source, out = t.written(t.samples), t.out("pack")
-    told = ["pack", *source.arguments, "OUT", "--shards", "3"]
-    _killed(t, told, out, t.out("count"))
-    t.check(out, source.samples, ordered=True)
-    t.run("verify", out)
-
-
-@verb()
-def kill_append(t: Trial) -> None:
-    """Appending that is killed adds all or nothing, and goes on."""
-    out, one = t.sharded(t.first)
-    count, _ = t.sharded(t.first, "count")
-    source = t.written(t.samples, "source_pack")
-    changes = t.append(count, source).changes
-    kill_at = t.draw.randrange(1, changes + 1)
-    t.append(out, source, code=(0, KILLED), kill_at=kill_at)
-    t.check_either(out, one.samples, source.samples)
-    t.append(out, source)
-    t.check(out, source.samples)
-
-
-@verb()
-def kill_merge(t: Trial) -> None:
-    """Merging and converting that are killed go on."""
-    one, a = t.sharded(t.first, "one")
-    two, b = t.sharded(t.second, "two")
-    if t.draw.random() < 0.5:
-        told = ["merge", one, two, "-o", "OUT", "--shards", "2"]
-        wanted = [*a.samples, *b.samples]
-    else:
-        told, wanted = ["convert", one, "OUT", "--shards", "2"], a.samples
-    out = t.out("all")
-    _killed(t, told, out, t.out("count"))
-    t.check(out, wanted, ordered=True)
-
-
 @verb()
 def kill_and_change(t: Trial) -> None:
     """Packing that is killed, and goes on from a source that has changed: nothing is mixed."""

@@ -6,7 +6,6 @@ import base64
 import collections
 import io
 import json
-import math
 import os
 import pathlib
 import re
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cli_runs import PACKIO, run, run_on_terminal, run_process
-from PIL import Image, ImageOps
+from PIL import Image
 
 import packio
 from packio.cli import _output, contents
@@ -307,34 +306,24 @@ def _spread(values: list[int]) -> dict[str, float]:
     return {"min": min(values), "median": float(np.median(values)), "max": max(values)}
 
 
-def test_info_says_what_buckets_get_and_cut_away(
-    photos_pack: pathlib.Path, image_folder: pathlib.Path
-) -> None:
-    """As a plain script that opens the files and turns them upright."""
-    sizes, each = [(96, 64), (80, 80), (64, 96), (200, 10)], collections.defaultdict(list)
-    for path in (p for p in image_folder.rglob("*") if p.is_file()):
-        image = ImageOps.exif_transpose(Image.open(path))
-        ratio = math.log(image.width / image.height)
-        size = min(sizes, key=lambda size: abs(ratio - math.log(size[1] / size[0])))
-        scale = max(size[0] / image.height, size[1] / image.width)
-        lost = 1 - size[0] * size[1] / (image.height * image.width * scale**2)
-        each[size].append((lost, scale > 1))
+def test_info_says_what_buckets_get_and_cut_away(photos_pack: pathlib.Path) -> None:
+    """As the sampler counts; tests/datasets/test_bucket_batches.py checks that."""
+    sizes = [(96, 64), (80, 80), (64, 96), (200, 10)]
+    ds = packio.LmdbDataset(photos_pack, crop=packio.BucketCrop())
+    counted = packio.BucketSampler(ds, sizes, batch_size=1).buckets
     text = ",".join(f"{h}x{w}" for h, w in sizes)
     said = json.loads(run("info", photos_pack, "--buckets", text, "--json").stdout)["buckets"]
-    assert [tuple(bucket["size"]) for bucket in said["sizes"]] == sizes
-    for bucket in said["sizes"]:
-        own = each[tuple(bucket["size"])]
-        shares = [lost for lost, _ in own] or [0.0]
-        assert bucket["images"] == len(own)
-        assert bucket["enlarged"] == sum(is_small for _, is_small in own)
-        assert bucket["lost_mean"] == pytest.approx(np.mean(shares), abs=0.01)  # whole pixels
-        assert bucket["lost_worst"] == pytest.approx(max(shares), abs=0.03)
-    assert said["all"]["images"] == sum(map(len, each.values())) == 25
-    everything = [lost for own in each.values() for lost, _ in own]
-    assert said["all"]["lost_mean"] == pytest.approx(np.mean(everything), abs=0.01)
+    for bucket, own in zip(said["sizes"], counted, strict=True):
+        assert (tuple(bucket["size"]), bucket["images"]) == (own.size, own.images)
+        assert bucket["enlarged"] == own.enlarged
+        lost = [bucket["lost_mean"], bucket["lost_worst"]]
+        assert lost == pytest.approx([own.lost_mean, own.lost_worst], abs=1e-3)
+    assert said["all"]["images"] == sum(own.images for own in counted) == 25
+    means = [own.lost_mean * own.images for own in counted]
+    assert said["all"]["lost_mean"] == pytest.approx(sum(means) / 25, abs=1e-3)
     plain = run("info", photos_pack, "--buckets", text).stdout
     assert "1 size without an image" in plain
-    assert f"{len(each[80, 80])} images, lost " in plain
+    assert f"{counted[1].images} images, lost " in plain
     coloured = run("info", photos_pack, "--buckets", "area=6400,step=16", terminal=True)
     assert coloured.returncode == 0
     assert "80x80" in coloured.stdout

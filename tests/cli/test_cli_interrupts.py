@@ -28,42 +28,32 @@ def _is_told(done: subprocess.CompletedProcess[str]) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "packio: interrupted\n")
 
 
-def test_while_a_command_runs() -> None:
-    _is_told(_ended(f"def fail(*_, **__): {_CTRL_C}", "packio.open = fail"))
+_MOMENTS = {
+    "while a command runs": f"""
+def fail(*_, **__): {_CTRL_C}
+packio.open = fail""",
+    "with an error of packio while it is cleaned up": f"""
+def fail(*_, **__):
+    try: {_CTRL_C}
+    finally: raise packio.PackioError("it cannot be cleaned up")
+packio.open = fail""",
+    "with another error while it is cleaned up": f"""
+def fail(*_, **__):
+    try: {_CTRL_C}
+    except KeyboardInterrupt as error: raise RuntimeError from error
+packio.open = fail""",
+    "before the command begins": f"""
+build = packio.cli.build
+def interrupted(*arguments):
+    {_CTRL_C}
+    return build(*arguments)
+packio.cli.build = interrupted""",
+}
 
 
-def test_with_an_error_of_packio_while_it_is_cleaned_up() -> None:
-    _is_told(
-        _ended(
-            "def fail(*_, **__):",
-            f"    try: {_CTRL_C}",
-            "    finally: raise packio.PackioError('it cannot be cleaned up')",
-            "packio.open = fail",
-        )
-    )
-
-
-def test_with_another_error_while_it_is_cleaned_up() -> None:
-    _is_told(
-        _ended(
-            "def fail(*_, **__):",
-            f"    try: {_CTRL_C}",
-            "    except KeyboardInterrupt as error: raise RuntimeError from error",
-            "packio.open = fail",
-        )
-    )
-
-
-def test_before_the_command_begins() -> None:
-    _is_told(
-        _ended(
-            "build = packio.cli.build",
-            "def interrupted(*arguments):",
-            f"    {_CTRL_C}",
-            "    return build(*arguments)",
-            "packio.cli.build = interrupted",
-        )
-    )
+@pytest.mark.parametrize("lines", _MOMENTS.values(), ids=_MOMENTS)
+def test_it_is_told_in_a_line(lines: str) -> None:
+    _is_told(_ended(lines))
 
 
 def test_after_the_command_nothing_is_said() -> None:

@@ -243,15 +243,6 @@ def test_a_name_that_the_terminal_lacks_is_said_somehow(
     assert os.listdir(os.fsencode(tmp_path)) == [os.fsencode(name)]
 
 
-def test_a_full_disk_under_the_summary_is_an_error(
-    image_folder: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    with open("/dev/full", "w") as full:
-        done = run_process(image_folder, tmp_path / "x.lmdb", stdout=full)
-    assert done.returncode == 74
-    assert done.stderr.splitlines() == ["packio: standard output: No space left on device"]
-
-
 def test_the_loser_of_two_ends_at_once(image_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     with workshop.open_workshop(tmp_path / "x.lmdb"):
         said = one_line(run_process(image_folder, tmp_path / "x.lmdb"), 75)
@@ -290,15 +281,6 @@ def test_an_interrupt_ends_in_three_lines_at_most_and_leaves_nothing(
     assert sorted(os.listdir(tmp_path)) == ["s"]
     assert run(tmp_path / "s", out).returncode == 0
     assert sorted(os.listdir(tmp_path)) == ["s", "x.lmdb"]
-
-
-def test_a_killed_owner_leaves_no_lock(many: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    out = tmp_path / "x.lmdb"
-    process = _started(many, out, until=(tmp_path / "x.lmdb.packio-tmp/pack").exists)
-    process.kill()
-    process.communicate()
-    assert run(many, out).returncode == 0
-    assert os.listdir(tmp_path) == ["x.lmdb"]
 
 
 def test_a_bar_is_drawn_on_a_terminal_only(many: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -434,42 +416,6 @@ def test_all_is_on_the_disk_before_it_gets_its_name(
     for name in ("", "/data.mdb", "/labels.tsv", "/index.packio"):
         assert f"{out}.packio-tmp/pack{name}" in synced
     assert str(tmp_path) in re.findall(r"fsync\(\d+<([^>]*)>", after)
-
-
-def _files(folder: pathlib.Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-@pytest.mark.long
-@needs_strace
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_killed_at_any_rename_a_file_pack_is_the_old_or_the_new(
-    image_folder: pathlib.Path, tmp_path: pathlib.Path, overwrite: bool
-) -> None:
-    """RecordIO: three files and the index; each is the old, the new, or not there, all alike."""
-    source = shutil.copytree(image_folder, tmp_path / "source")
-    for name in ("old", "new", "out"):
-        (tmp_path / name).mkdir()
-    packio.pack(source, tmp_path / "old/x.rec")
-    old = _files(tmp_path / "old") if overwrite else {}
-    (source / "nature/tiny.jpg").unlink()
-    packio.pack(source, tmp_path / "new/x.rec")
-    new, out = _files(tmp_path / "new"), tmp_path / "out"
-    for when in range(1, 30):
-        shutil.rmtree(out)
-        out.mkdir()
-        for name, data in old.items():
-            (out / name).write_bytes(data)
-        expression = ["trace=rename", f"inject=rename:signal=KILL:when={when}"]
-        done, _ = _traced(tmp_path, expression, source, out / "x.rec", "--overwrite")
-        if done.returncode == 0:
-            break
-        workshop.tidy(out / "x.rec", keep=False)
-        assert _files(out) in (old, new)
-        assert run(source, out / "x.rec", "--overwrite").returncode == 0
-        assert _files(out) == new
-    assert _files(out) == new
-    assert when > 4
 
 
 @needs_strace

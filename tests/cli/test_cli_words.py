@@ -142,12 +142,6 @@ def test_a_line_of_progress_that_nobody_reads_is_lost(monkeypatch: pytest.Monkey
         line(Progress(0, 1, 0, 0, 0, 0.0, "reading"))
 
 
-@pytest.mark.parametrize("options", [["--workers", "-1"], ["--threads", "0"], ["--rounds", "0"]])
-def test_bench_load_refuses_impossible_numbers(pack: pathlib.Path, options: list[str]) -> None:
-    done = run("bench-load", pack, *options)
-    assert done.returncode == 2
-
-
 def test_info_writes_pages_only(pack: pathlib.Path, tmp_path: pathlib.Path) -> None:
     done = run("info", pack, "--plot", tmp_path / "x.png")
     assert (done.returncode, done.stdout) == (2, "")
@@ -325,16 +319,6 @@ def test_a_broken_plugin_is_told_of_once(
     assert line.startswith("packio: warning: format 'broken' of the distribution broken 1.0")
 
 
-def test_a_pack_is_resized_and_shuffled_while_it_is_converted(
-    pack: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    out = tmp_path / "x.tar"
-    options = ["--resize", "exact=20x10", "--encode", "png", "--limit", "3", "--num-workers", "1"]
-    done = run("convert", pack, out, *options)
-    assert done.returncode == 0, done.stderr
-    assert [(s.width, s.height, s.encoding) for s in packio.open(out)] == [(20, 10, "png")] * 3
-
-
 def test_merging_replaces_with_overwrite(
     image_folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -396,18 +380,6 @@ def test_a_process_that_starts_hears_no_interrupt() -> None:
     finally:
         worker.kill()
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
-
-
-def test_a_quarantine_may_be_named_by_a_way_round(
-    image_folder: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    source = shutil.copytree(image_folder, tmp_path / "source")
-    (source / "people" / "bad.jpg").write_bytes(b"x")
-    (tmp_path / "sub").mkdir()
-    options = ["--on-error", "quarantine", "--quarantine", "sub/../bad"]
-    done = run("pack", source, "x.lmdb", *options, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "bad" / "people" / "bad.jpg").read_bytes() == b"x"
 
 
 def test_a_quarantine_needs_its_folder_and_the_word(

@@ -17,6 +17,7 @@ import fielded
 import numpy as np
 import pytest
 from cli_runs import run
+from made import damage
 from PIL import Image
 
 import packio
@@ -317,11 +318,7 @@ def test_no_folder_is_made_where_none_can_be(
 def test_a_damaged_sample_stops_it_and_leaves_nothing(
     pack: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    with packio.open(pack) as opened:
-        (row,) = opened.rows([7])
-        with (pack / "data.mdb").open("r+b") as file:
-            file.seek(row.offset + 20)
-            file.write(b"\0\1\2\3")
+    damage(pack, 7)
     with pytest.raises(IntegrityError, match="CRC32C"):
         extract(pack, tmp_path / "out")
     assert os.listdir(tmp_path) == ["made.lmdb"]

@@ -201,9 +201,13 @@ def test_pages_and_samples_are_turned(browser: browsing.Browser, address: str) -
     browser.expect(TILES, list(range(60)))
     browser.press(browsing.RIGHT)
     browser.expect(TILES, list(range(60, 120)))
-    browser.press(browsing.RIGHT)
+    browser.click("#next")
+    browser.expect(TILES, list(range(120, COUNT)))
+    browser.press(browsing.RIGHT)  # there is no further page
     browser.expect(TILES, list(range(120, COUNT)))
     browser.expect(POSITION, f"121\u2013{COUNT} of {COUNT}")
+    browser.press(browsing.LEFT, browsing.LEFT, browsing.LEFT)
+    browser.expect(TILES, list(range(60)))
     at(browser, address, "sample=59")
     browser.expect(f"{LARGE}?.naturalWidth", 300)
     browser.press(browsing.RIGHT)  # onto the next page

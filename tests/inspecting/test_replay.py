@@ -628,6 +628,7 @@ def test_the_command_prints_lines_and_json(
         assert (crop["top"], crop["left"], crop["height"], crop["width"]) == frame[:4]
         assert (crop["hflip"], crop["vflip"]) == (placement.hflip, placement.vflip)
         assert (sample["index"], sample["position"]) == (ours.index, ours.position)
+        assert sample["label"] == int(sample["key"].removeprefix("a/").removesuffix(".png")) % 3
 
 
 def test_the_command_needs_no_state(

@@ -12,6 +12,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import browsing
+import made
 import numpy as np
 import pytest
 from cli_runs import run
@@ -25,7 +26,6 @@ from packio.inspecting.gallery import make_thumbnail, write_contact_sheet
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PAGE = 60  # tiles
 _HOSTILE = (
     b"hostile/<img src=x onerror=document.title='pwned'>.png",
     b"hostile/</script><script>document.title='pwned'</script>.png",
@@ -172,10 +172,7 @@ def test_a_damaged_pack_is_shown_with_its_damage(
     pack: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     copy = pathlib.Path(shutil.copytree(pack, tmp_path / "copy.lmdb"))
-    with packio.open(copy) as opened, (copy / "data.mdb").open("r+b") as file:
-        (row,) = opened.rows([20])
-        file.seek(row.offset + 30)
-        file.write(b"\0\1\2\3")
+    made.damage(copy, 20)
     assert write_contact_sheet(copy, tmp_path / "a.html").broken == 2
     assert "CRC32C" in _data(tmp_path / "a.html")[20]["error"]
 
@@ -203,24 +200,6 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browsing.Brows
 
 
 _TILES = "[...document.querySelectorAll('[data-at]')].map(tile => tile.title)"
-_POSITION = "document.getElementById('position').value"
-
-
-@needs_driver
-def test_arrow_keys_and_buttons_turn_pages(sheet: pathlib.Path, browser: browsing.Browser) -> None:
-    browser.go("about:blank")
-    browser.go(sheet.as_uri())
-    keys = [s["key"] for s in _data(sheet)]
-    browser.expect(_TILES, keys[:PAGE])
-    browser.press(browsing.RIGHT)
-    browser.expect(_TILES, keys[PAGE : 2 * PAGE])
-    browser.click("#next")
-    browser.expect(_TILES, keys[2 * PAGE :])
-    browser.press(browsing.RIGHT)  # there is no further page
-    browser.expect(_TILES, keys[2 * PAGE :])
-    browser.press(browsing.LEFT, browsing.LEFT, browsing.LEFT)
-    browser.expect(_TILES, keys[:PAGE])
-    browser.expect(_POSITION, "1\u201360 of 143")
 
 
 @needs_driver
@@ -234,24 +213,6 @@ def test_typing_and_choosing_filter(sheet: pathlib.Path, browser: browsing.Brows
     browser.click("#class option[value='broken']")
     browser.expect(_TILES, [])
     browser.expect("document.getElementById('empty').checkVisibility()", True)
-
-
-@needs_driver
-def test_a_click_enlarges_and_escape_goes_back(
-    sheet: pathlib.Path, browser: browsing.Browser
-) -> None:
-    browser.go("about:blank")
-    browser.go(sheet.as_uri())
-    browser.click("[title='green/001.png']")
-    key = "document.querySelector('#large[open] dd')?.textContent ?? null"
-    browser.expect(key, "green/001.png")
-    width = "document.querySelector('#large img').getBoundingClientRect().width"
-    browser.expect(f"{width} > 200", True)
-    browser.press(browsing.RIGHT)
-    browser.expect(key, "green/002.png")
-    browser.press(browsing.ESCAPE)
-    browser.expect(key, None)
-    browser.expect("document.activeElement.title", "green/002.png")
 
 
 @needs_driver

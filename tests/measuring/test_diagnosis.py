@@ -9,8 +9,6 @@ import multiprocessing
 import os
 import pathlib
 import re
-import shutil
-import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -234,25 +232,6 @@ def test_the_page_stands_alone_and_runs_nothing() -> None:
     assert not {"script", "img", "iframe"} & set(page.tags)
     assert "http" not in text.replace('http-equiv="Content-Security-Policy"', "")
     assert "&lt;script&gt;" in text
-
-
-def test_the_page_is_drawn_in_a_browser(tmp_path: pathlib.Path) -> None:
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), "")
-    if not chromium:
-        pytest.skip("no chromium is installed")
-    trials = (
-        trial(Cause.WORKERS_TOO_FEW, 2.0, 1.8, 2.2),
-        trial(Cause.DECODE, 0.9, chance=1.0),
-    )
-    (tmp_path / "x.html").write_text(Diagnosis(measured(trials=trials)).html())
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
-             "--disable-dev-shm-usage", "--window-size=800,1200", f"--user-data-dir={tmp_path}/u",
-             f"--screenshot={tmp_path}/x.png"]  # fmt: skip
-    subprocess.run([chromium, *flags, f"file://{tmp_path}/x.html"], check=True,
-                   capture_output=True, timeout=600)  # fmt: skip
-    pixels = np.asarray(Image.open(tmp_path / "x.png").convert("RGB")).reshape(-1, 3)
-    colours = {tuple(colour) for colour in np.unique(pixels, axis=0).tolist()}
-    assert {(246, 246, 244), (194, 87, 26), (47, 125, 79)} <= colours  # back, data, step
 
 
 def test_the_code_that_decodes_is_known_by_files_that_are_there() -> None:

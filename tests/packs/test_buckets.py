@@ -138,21 +138,6 @@ def test_shards_in_a_bucket_are_read_where_they_are(s3: Proxy) -> None:
         assert found == label
 
 
-def test_webdataset_reads_the_same_samples(s3: Proxy) -> None:
-    theirs = pytest.importorskip("webdataset.tariterators")
-    url = put(s3, content := shards())
-    expected = [
-        (s["__key__"], int(s["cls"]), json.loads(s["json"]), s["jpg"])
-        for s in theirs.group_by_keys(
-            theirs.tar_file_expander(
-                {"url": n, "stream": io.BytesIO(d)} for n, d in content.items()
-            )
-        )
-    ]
-    packio.reindex(url)
-    assert by_packio(packio.open(url)) == expected
-
-
 @pytest.mark.parametrize("seek_points", [False, True])
 def test_the_index_is_that_of_the_same_files_on_a_disk(
     seek_points: bool, s3: Proxy, tmp_path: Path

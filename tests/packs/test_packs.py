@@ -6,7 +6,6 @@ import contextlib
 import copy
 import dataclasses
 import json
-import multiprocessing
 import os
 import pathlib
 import pickle
@@ -152,25 +151,6 @@ def test_the_library_reads_what_byte_ranges_read(made: pathlib.Path) -> None:
         assert (ranges.access, library.access) == ("range", "lmdb")
     with pytest.raises(OptionError, match="access='tar'"):
         packio.open(made, access="tar")
-
-
-def _told(pack: packio.Pack, answers: Any) -> None:
-    answers.put([sample.data for sample in pack])
-
-
-@pytest.mark.parametrize("access", ["range", "lmdb"])
-def test_a_pack_travels_to_a_spawned_process(
-    made: pathlib.Path, access: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(made.parent)
-    pack = packio.open(made.name, access=access)
-    monkeypatch.chdir("/")
-    context = multiprocessing.get_context("spawn")
-    answers = context.Queue()
-    process = context.Process(target=_told, args=(pack, answers))
-    process.start()
-    assert answers.get(timeout=600) == [sample.data for sample in pack]
-    process.join()
 
 
 def test_a_pickle_of_a_pack_that_has_changed_is_refused(

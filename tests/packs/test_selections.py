@@ -379,18 +379,6 @@ def test_the_index_is_made_once_and_again_if_lost(
         packio.open(out)
 
 
-def test_an_index_that_was_cut_off_is_made_again(
-    pack: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
-    out = _selected(pack, tmp_path / "x.selection")
-    packio.open(out).close()
-    (made,) = (tmp_path / "cache" / "selections").glob("*.packio")
-    for length in (0, 5, made.stat().st_size // 2):
-        os.truncate(made, length)
-        _check(out, pack)
-
-
 def test_links_may_lead_to_the_folder_of_a_selection(
     pack: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

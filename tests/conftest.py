@@ -126,6 +126,13 @@ def image_folder(
     return root
 
 
+@pytest.fixture
+def own_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """A user's cache of the test's own."""
+    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
 @pytest.fixture(scope="session")
 def torchvision() -> ModuleType:
     """The module torchvision, with datasets, transforms.v2 and tv_tensors loaded."""

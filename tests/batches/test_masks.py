@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,6 +10,7 @@ import coordinates
 import numpy as np
 import pytest
 import torch
+from made import encoded
 from PIL import Image
 
 import packio
@@ -67,12 +67,6 @@ def _packed(path: Path, *pairs: tuple[np.ndarray | bytes, bytes]) -> Path:
     rows = zip(data, pairs, strict=True)
     packio.pack([{"image": image, "mask": mask} for image, (_, mask) in rows], path)
     return path
-
-
-def _encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
 
 
 @pytest.mark.parametrize("crop", _CROPS, ids=repr)
@@ -205,11 +199,11 @@ def test_ids_are_as_stored(tmp_path: Path) -> None:
     deep = ids.astype(np.uint16) * 1300
     bits = ids % 2 == 1
     wanted = [
-        (_encoded(palette), ids), (_encoded(palette, transparency=3), ids),
-        (_encoded(few, bits=2), ids % 3), (_encoded(Image.fromarray(ids)), ids),
-        (_encoded(Image.fromarray(bits)), bits), (_encoded(Image.fromarray(deep)), deep),
-        (_encoded(Image.fromarray(deep), "TIFF"), deep), (_encoded(palette, "GIF"), ids),
-        (_encoded(Image.fromarray(ids), "PPM"), ids), (_encoded(palette, "BMP"), ids),
+        (encoded(palette), ids), (encoded(palette, transparency=3), ids),
+        (encoded(few, bits=2), ids % 3), (encoded(Image.fromarray(ids)), ids),
+        (encoded(Image.fromarray(bits)), bits), (encoded(Image.fromarray(deep)), deep),
+        (encoded(Image.fromarray(deep), "TIFF"), deep), (encoded(palette, "GIF"), ids),
+        (encoded(Image.fromarray(ids), "PPM"), ids), (encoded(palette, "BMP"), ids),
     ]  # fmt: skip
     image = np.zeros((6, 8, 3), np.uint8)
     ds = packio.PackDataset(_packed(tmp_path / "a.lmdb", *((image, m) for m, _ in wanted)))

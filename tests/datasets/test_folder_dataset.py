@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
 import shutil
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import leftovers
+import made
 import pytest
 import torch
 from PIL import Image
@@ -31,12 +31,7 @@ from packio.errors import (
 from packio.formats import Reading
 from packio.packing.run import reading
 
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of the test's own."""
-    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture
@@ -60,9 +55,7 @@ def files_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def image(colour: str, size: tuple[int, int] = (30, 20)) -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", size, colour).save(file, "PNG", compress_level=0)
-    return file.getvalue()
+    return made.encoded(Image.new("RGB", size, colour), "PNG", compress_level=0)
 
 
 def contents(folder: Path) -> dict[str, tuple[int, int]]:

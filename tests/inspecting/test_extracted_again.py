@@ -6,12 +6,12 @@ import io
 import json
 from typing import TYPE_CHECKING, Any
 
+import latents
 import made
 import numpy as np
 import pytest
 
 import packio
-from packio import registry
 from packio.errors import PackioError, SourceError
 from packio.inspecting.extracting import extract
 from packio.sample.record import Field
@@ -19,7 +19,6 @@ from packio.sample.record import Field
 if TYPE_CHECKING:
     import pathlib
 
-FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
 CLASSES = ["cat", "dog"]
 
 
@@ -66,9 +65,9 @@ def _told(pack: packio.Pack) -> list[Any]:
     return told
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", latents.FORMATS)
 def test_everything_comes_back(name: str, tmp_path: pathlib.Path) -> None:
-    suffix = registry.load("formats", name).caps.suffixes[0]
+    suffix = latents.suffix(name)
     packio.pack(_samples(), tmp_path / f"a{suffix}", classes_from=CLASSES)
     before = packio.open(tmp_path / f"a{suffix}")
     assert before.fields.keys() == {

@@ -18,6 +18,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import browsing
+import made
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
@@ -45,9 +46,7 @@ def quarters(encoding: str = "PNG", orientation: int = 1) -> bytes:
     pixels[:20, :30], pixels[:20, 30:], pixels[20:, :30] = (255, 0, 0), (0, 255, 0), (0, 0, 255)
     exif = Image.Exif()
     exif[0x112] = orientation
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, encoding, exif=exif)
-    return file.getvalue()
+    return made.encoded(pixels, encoding, exif=exif)
 
 
 def packed(out: pathlib.Path, items: list[dict[str, Any]], **options: Any) -> pathlib.Path:

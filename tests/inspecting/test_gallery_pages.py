@@ -13,6 +13,7 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import browsing
+import made
 import numpy as np
 import pytest
 from cli_runs import run
@@ -50,9 +51,7 @@ def jpeg(i: int, orientation: int = 1) -> bytes:
 def mask() -> bytes:
     ids = np.zeros((200, 300), np.uint8)
     ids[:, 150:] = 3
-    file = io.BytesIO()
-    Image.fromarray(ids).save(file, "PNG")
-    return file.getvalue()
+    return made.encoded(ids)
 
 
 class Photographs:

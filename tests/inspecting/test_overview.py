@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import collections
-import io
 import re
 import statistics
 from typing import TYPE_CHECKING, Any
 
 import browsing
+import made
 import numpy as np
 import pytest
 from cli_runs import run
@@ -47,9 +47,7 @@ def jpeg(i: int) -> bytes:
     exif = Image.Exif()
     exif[0x112] = orientation
     pixels = np.random.default_rng(i).integers(0, 256, (height, width, 3), np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "JPEG", quality=20 + i % 60, exif=exif)
-    return file.getvalue()
+    return made.encoded(pixels, "JPEG", quality=20 + i % 60, exif=exif)
 
 
 class Samples:

@@ -25,7 +25,8 @@ import numpy as np
 import pytest
 import torch
 from cli_runs import join_words, run
-from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset
+from told import Told
+from torch.utils.data import DataLoader, RandomSampler, Subset
 
 import packio
 from packio.errors import OptionError, StateError
@@ -266,16 +267,6 @@ def _rank(pack: str, folder: str) -> None:
     torch.save([(images, list(keys)) for images, keys in recorded], f"{folder}/recorded-{rank}.pt")
 
 
-class Told(Dataset[tuple[int, int, int]]):
-    """Gives each index back, with the epoch and the position that it carries."""
-
-    def __len__(self) -> int:
-        return COUNT
-
-    def __getitem__(self, index: Any) -> tuple[int, int, int]:
-        return int(index), index.epoch, index.position
-
-
 @pytest.mark.parametrize("case", range(12))
 def test_a_state_knows_all_steps_of_a_run_that_was_resumed_often(case: int) -> None:
     """With other batch sizes and numbers of ranks each time; every step that counts is compared."""
@@ -288,7 +279,7 @@ def test_a_state_knows_all_steps_of_a_run_that_was_resumed_often(case: int) -> N
         loaders = []
         for rank in range(world):
             sampler = packio.ShuffleSampler(COUNT, 3, rank=rank, world_size=world)
-            loaders.append(packio.Loader(Told(), size, sampler=sampler, skip=skip))
+            loaders.append(packio.Loader(Told(COUNT), size, sampler=sampler, skip=skip))
             if state is not None:
                 loaders[-1].load_state_dict(state)
         for _ in range(r.randint(1, 2)):
@@ -308,7 +299,7 @@ def test_a_state_knows_all_steps_of_a_run_that_was_resumed_often(case: int) -> N
     for (epoch, step, rank), batch in recorded.items():
         if step < 0 or (epoch, step) >= where:
             continue
-        replay = packio.replay(Told(), step, state=state, epoch=epoch, rank=rank, seed=0)
+        replay = packio.replay(Told(COUNT), step, state=state, epoch=epoch, rank=rank, seed=0)
         (one,) = replay.batches
         found = [[s.index for s in one.samples], [s.drawn.epoch for s in one.samples],
                  [s.position for s in one.samples]]  # fmt: skip

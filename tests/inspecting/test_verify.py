@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import io
 import json
 import os
 import shutil
@@ -14,9 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import latents
 import numpy as np
 import pytest
-from PIL import Image
+from made import encoded
 from typer.testing import CliRunner
 
 import packio
@@ -27,18 +27,11 @@ from packio.inspecting.verifying import Damage, verify
 from packio.sample.packed import Sample
 from packio.system.progress import Progress
 
-FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
 LONG = bool(
     os.environ.get("PACKIO_LONG")
 )  # the long form: PACKIO_LONG=1 pytest tests/inspecting/test_verify.py
 FLIPS, TRUNCATIONS = (2100, 200) if LONG else (150, 30)  # for each format
 COUNT = 8
-
-
-def encoded(pixels: np.ndarray, encoding: str, **options: Any) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, encoding, **options)
-    return file.getvalue()
 
 
 def samples(seed: int = 0, *, vectors: bool = False) -> list[Sample]:
@@ -89,7 +82,7 @@ _MADE: dict[tuple[Any, ...], dict[str, bytes]] = {}  # the files of a pack
 def packed(name: str, out: Path, given: list[Sample] | None = None, **options: Any) -> Packed:
     """Make a pack in a folder of its own; one of the usual samples once, then it is copied."""
     out.mkdir(parents=True)
-    path = out / f"pack{registry.load('formats', name).caps.suffixes[0]}"
+    path = out / f"pack{latents.suffix(name)}"
     files = _MADE.setdefault((name, *options.items()), {}) if given is None else {}
     for file, data in files.items():
         (out / file).parent.mkdir(parents=True, exist_ok=True)
@@ -137,7 +130,7 @@ def tell(capsys: pytest.CaptureFixture[str], text: str) -> None:
             print(f"\n{text}", file=sys.stderr)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", latents.FORMATS)
 @pytest.mark.parametrize("shards", [1, 2])
 @pytest.mark.parametrize("vectors", [False, True])
 def test_an_intact_pack_is_fine(name: str, shards: int, vectors: bool, tmp_path: Path) -> None:
@@ -153,7 +146,7 @@ def test_an_intact_pack_is_fine(name: str, shards: int, vectors: bool, tmp_path:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", latents.FORMATS)
 def test_every_flipped_bit_is_found_where_it_is(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -215,7 +208,7 @@ def is_located(
     )
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", latents.FORMATS)
 def test_every_truncation_is_found(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -233,7 +226,7 @@ def test_every_truncation_is_found(
     assert missed == []
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", latents.FORMATS)
 def test_a_truncated_file_names_the_samples_that_are_lost(name: str, tmp_path: Path) -> None:
     pack = packed(name, tmp_path / "a")
     file, offset, end, position, _ = max(pack.values, key=lambda v: v[2])
@@ -245,7 +238,7 @@ def test_a_truncated_file_names_the_samples_that_are_lost(name: str, tmp_path: P
     assert [d for d in found if d.file == file and "bytes, the index says" in d.problem]
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", latents.FORMATS)
 @pytest.mark.parametrize("shards", [1, 2])
 def test_an_appended_byte_is_found_in_every_file(name: str, shards: int, tmp_path: Path) -> None:
     pack = packed(name, tmp_path / "a", shards=shards)
@@ -254,7 +247,7 @@ def test_an_appended_byte_is_found_in_every_file(name: str, shards: int, tmp_pat
             assert {d.file for d in damages(pack)} >= {os.path.relpath(file, pack.root)}
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", latents.FORMATS)
 @pytest.mark.parametrize("shards", [1, 2])
 def test_a_missing_file_is_found(name: str, shards: int, tmp_path: Path) -> None:
     pack = packed(name, tmp_path / "a", shards=shards)
@@ -266,7 +259,7 @@ def test_a_missing_file_is_found(name: str, shards: int, tmp_path: Path) -> None
     assert damages(pack) == ()
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", latents.FORMATS)
 def test_swapped_shards_are_found(name: str, tmp_path: Path) -> None:
     pack = packed(name, tmp_path / "a", shards=2)
     first, second = (pack.path / s["name"] for s in packio.open(pack.path).metadata["shards"])
@@ -277,7 +270,7 @@ def test_swapped_shards_are_found(name: str, tmp_path: Path) -> None:
     assert {d.file.partition("/")[0] for d in damages(pack)} >= shards
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", latents.FORMATS)
 @pytest.mark.parametrize("shards", [1, 2])
 def test_the_index_of_another_pack_is_found(name: str, shards: int, tmp_path: Path) -> None:
     pack = packed(name, tmp_path / "a", shards=shards)
@@ -292,7 +285,7 @@ def test_the_index_of_another_pack_is_found(name: str, shards: int, tmp_path: Pa
             assert "another pack" in damages(pack)[0].problem
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", latents.FORMATS)
 def test_all_damages_are_told(name: str, tmp_path: Path) -> None:
     pack = packed(name, tmp_path / "a", shards=2)
     hit = [v for v in pack.values if v[3] in (1, 2, 6)]
@@ -304,7 +297,7 @@ def test_all_damages_are_told(name: str, tmp_path: Path) -> None:
     assert found == {(file, position, offset) for file, offset, _, position, _ in hit}
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", latents.FORMATS)
 def test_a_pack_that_was_indexed_anew_is_fine(name: str, tmp_path: Path) -> None:
     pack = packed(name, tmp_path / "a", shards=2)
     (pack.path / "index.packio").unlink()
@@ -325,7 +318,7 @@ def damage_index(index: Path, kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("tar", "header"), *((n, kind) for n in FORMATS for kind in ("missing", "column"))],
+    [("tar", "header"), *((n, kind) for n in latents.FORMATS for kind in ("missing", "column"))],
 )
 def test_an_index_that_is_not_sound_is_told_and_reindex_mends_it(
     name: str, kind: str, tmp_path: Path

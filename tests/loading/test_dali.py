@@ -12,6 +12,7 @@ import time
 import warnings
 from typing import Any, cast
 
+import latents
 import numpy as np
 import pytest
 import torch
@@ -24,7 +25,6 @@ from packio.errors import DecodeError, IntegrityError, MissingPackageError, Mode
 from packio.loading import ranks
 from packio.loading.dali import pipelines
 
-FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
 pytestmark = pytest.mark.gpu
 DEVICES = ["cpu", *(["gpu"] if torch.cuda.is_available() else [])]
 CROP = packio.RandomResizedCrop((40, 48))
@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def _packed(folder: pathlib.Path, source: Any, name: str, form: str, **options: Any) -> Any:
-    out = folder / (name + registry.load("formats", form).caps.suffixes[0])
+    out = folder / (name + latents.suffix(form))
     if not out.exists():
         if "values" in registry.load("formats", form).caps.options:
             options = {"values": "datum", **options}  # an LMDB that DALI reads, too
@@ -103,7 +103,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("shards", [1, 3])
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", latents.FORMATS)
 def test_batches_are_those_of_packios_loader(
     form: str,
     shards: int,

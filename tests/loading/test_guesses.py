@@ -24,12 +24,9 @@ if TYPE_CHECKING:
 
     from range_server import RangeServer
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 __all__ = ["web"]
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
 
 
 class _Far:

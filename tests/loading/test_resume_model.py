@@ -17,10 +17,10 @@ from typing import Any
 import long
 import pytest
 import torch
+from told import Told
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
-    Dataset,
     RandomSampler,
     Sampler,
     SequentialSampler,
@@ -36,20 +36,6 @@ OWN = ("shuffled", "in order", "mixed", "repeated", "windows")
 FOREIGN = ("sequential", "random", "random generator", "weighted generator", "subset generator",
            "lazy generator", "lazy global", "batch sampler")  # fmt: skip
 LOADERS = (*["threads"] * 6, *["dataloader"] * 2, "workers", "persistent")
-
-
-class Told(Dataset[tuple[int, int, int]]):
-    """Gives each index back, with the epoch and the position that it carries."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.shard_lengths = [count]
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> tuple[int, int, int]:
-        return int(index), getattr(index, "epoch", -1), getattr(index, "position", -1)
 
 
 class Lazy(Sampler[int]):

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, Dataset, RandomSampler
+from told import Told
+from torch.utils.data import BatchSampler, RandomSampler
 
 import packio
 from packio.errors import OptionError
@@ -17,16 +18,6 @@ from packio.loading.steps import Stretch
 COUNT, BATCH = 45, 4  # 12 steps of one rank; the last one has a single sample
 SKIP = [(1, 0, 1), (1, 4, 4), (1, 5, 6), (1, 10, 11), (2, 3, 3)]
 LEFT_OUT = {(e, s) for e, first, last in SKIP for s in range(first, last + 1)}
-
-
-class Told(Dataset[tuple[int, int, int]]):
-    """Gives each index back, with the epoch and the position that it carries."""
-
-    def __len__(self) -> int:
-        return COUNT
-
-    def __getitem__(self, index: int) -> tuple[int, int, int]:
-        return int(index), getattr(index, "epoch", -1), getattr(index, "position", -1)
 
 
 class Batches:
@@ -54,12 +45,12 @@ def made(kind: str, **options: Any) -> packio.Loader:
     if kind == "workers":
         how |= {"num_workers": 2}
     if kind == "foreign":
-        how = {"batch_size": BATCH, "sampler": RandomSampler(Told(), generator=generator)}
+        how = {"batch_size": BATCH, "sampler": RandomSampler(Told(COUNT), generator=generator)}
     if kind == "batches":
         how = {"batch_sampler": Batches()}
     if kind == "torch's batches":
         how = {"batch_sampler": BatchSampler(packio.ShuffleSampler(COUNT, 2), BATCH, False)}
-    return packio.Loader(Told(), **{**how, **options})
+    return packio.Loader(Told(COUNT), **{**how, **options})
 
 
 def epochs(loader: Any, many: int = 3) -> list[list[Any]]:

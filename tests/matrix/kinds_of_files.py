@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 import io
 import json
-import tarfile
 import zipfile
 from typing import TYPE_CHECKING
 
+import made
 from described import upright
 from source_kinds import (
     ENDINGS,
@@ -148,13 +148,7 @@ def _archive_members(samples: list[Sample]) -> list[tuple[str, bytes]]:
 
 
 def _tar(members: list[tuple[str, bytes]], path: pathlib.Path, mode: str) -> str:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode=mode) as archive:  # type: ignore[call-overload]  # mode
-        for name, data in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return put(path, buffer.getvalue())
+    return put(path, made.tar(members, mode))
 
 
 @kind("label=!class", "mask=all,some", "fields=all,some", class_folders=True)

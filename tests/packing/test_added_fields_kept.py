@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import latents
+import made
 import numpy as np
 import pytest
 import torch
@@ -139,9 +140,7 @@ def test_arrays_that_numpy_cannot_hold_are_refused(pack: pathlib.Path) -> None:
 
 
 def _png(height: int, width: int) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(np.zeros((height, width), np.uint8)).save(file, "PNG")
-    return file.getvalue()
+    return made.encoded(np.zeros((height, width), np.uint8))
 
 
 @pytest.mark.parametrize("name", ["mask", "parts"])

@@ -28,9 +28,7 @@ _ORIENTATION = 0x0112
 
 
 def _saved(image: Image.Image, kind: str, **options: Any) -> bytes:
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
+    return made.encoded(image, kind, **options)
 
 
 def _opened(data: bytes) -> Image.Image:

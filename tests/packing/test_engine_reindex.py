@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
 import multiprocessing
-import tarfile
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fsspec
+import made
 import numpy as np
 import pytest
 from object_store import _servers, s3
-from PIL import Image
 
 import packio
 from packio.errors import IntegrityError, OptionError, ReadError, WorkerDiedError
@@ -22,30 +20,21 @@ from packio.errors import IntegrityError, OptionError, ReadError, WorkerDiedErro
 if TYPE_CHECKING:
     from object_store import Proxy
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 __all__ = ["_servers", "s3"]
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
 
 
 def _tar(first: int, count: int) -> bytes:
     """A tar as WebDataset has it."""
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
-        for i in range(first, first + count):
-            pixels = np.random.default_rng(i).integers(0, 256, (32 + i % 5, 40, 3), np.uint8)
-            image = io.BytesIO()
-            Image.fromarray(pixels).save(image, "jpeg")
-            for ending, content in (
-                ("cls", b"%d" % (i % 3)), ("jpg", image.getvalue()),
-                ("json", json.dumps({"number": i}).encode()),
-            ):  # fmt: skip
-                entry = tarfile.TarInfo(f"{i:06d}.{ending}")
-                entry.size = len(content)
-                archive.addfile(entry, io.BytesIO(content))
-    return out.getvalue()
+    members = []
+    for i in range(first, first + count):
+        pixels = np.random.default_rng(i).integers(0, 256, (32 + i % 5, 40, 3), np.uint8)
+        members += [
+            (f"{i:06d}.cls", b"%d" % (i % 3)), (f"{i:06d}.jpg", made.encoded(pixels, "JPEG")),
+            (f"{i:06d}.json", json.dumps({"number": i}).encode()),
+        ]  # fmt: skip
+    return made.tar(members)
 
 
 def _put(s3: Proxy, count: int = 5, each: int = 6) -> str:

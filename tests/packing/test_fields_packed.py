@@ -5,23 +5,17 @@ from __future__ import annotations
 import io
 import pathlib
 
+import latents
 import made
 import numpy as np
 import pytest
 from PIL import Image
 
 import packio
-from packio import registry
 from packio.errors import BadImagesError, OptionError
 from packio.sample import fields
 from packio.sample.packed import Sample
 from packio.sample.record import Field
-
-FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
-
-
-def _suffix(name: str) -> str:
-    return str(registry.load("formats", name).caps.suffixes[0])
 
 
 def _png(seed: int, *, deep: bool = False, classes: int = 256) -> bytes:
@@ -29,9 +23,7 @@ def _png(seed: int, *, deep: bool = False, classes: int = 256) -> bytes:
     pixels = draw.integers(0, 1 << 16 if deep else classes, (9, 12)).astype(
         np.uint16 if deep else np.uint8
     )
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()
+    return made.encoded(pixels)
 
 
 def _value(kind: str, i: int) -> Field:
@@ -71,10 +63,10 @@ def _check(path: pathlib.Path, numbers: range) -> None:
     assert packio.verify(path).ok
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", latents.FORMATS)
 def test_fields_go_through_every_verb(name: str, tmp_path: pathlib.Path) -> None:
     a, b, whole, other = (
-        tmp_path / f"{stem}{_suffix(name)}" for stem in ("a", "b", "whole", "other")
+        tmp_path / f"{stem}{latents.suffix(name)}" for stem in ("a", "b", "whole", "other")
     )
     packio.pack(_samples(range(4)), a, shards=2)
     packio.pack(_samples(range(4, 7)), b)
@@ -91,11 +83,7 @@ def test_fields_go_through_every_verb(name: str, tmp_path: pathlib.Path) -> None
 def test_resizing_moves_every_field_of_pixels(tmp_path: pathlib.Path) -> None:
     deep = np.full((40, 60), 40_000, np.uint16)
     ids = np.repeat(np.arange(60, dtype=np.uint8)[None] // 30 * 7, 40, 0)
-    data = {}
-    for name, pixels in (("image", ids), ("depth", deep), ("ids", ids)):
-        file = io.BytesIO()
-        Image.fromarray(pixels).save(file, "PNG")
-        data[name] = file.getvalue()
+    data = {"image": made.encoded(ids), "depth": made.encoded(deep), "ids": made.encoded(ids)}
     sample = Sample(
         0, "a.png", data["image"], "png", None, 40, 60, 1, 1,
         boxes=np.array([[0, 0, 30, 20]], np.float32),

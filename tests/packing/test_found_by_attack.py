@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
-import tarfile
+import itertools
 from typing import TYPE_CHECKING, Any
 
+import latents
 import made
 import numpy as np
 import pytest
 
 import packio
-from packio import registry
 from packio.errors import BadImagesError, DecodeError, OutputError, PackioError
 from packio.sample.fields import decode
 
@@ -24,12 +23,8 @@ def _png(value: int = 0) -> bytes:
 
 
 def test_a_folder_that_holds_several_labels_names_no_class(tmp_path: pathlib.Path) -> None:
-    with tarfile.open(tmp_path / "w.tar", "w") as archive:
-        for i in range(4):
-            for name, data in ((f"a/{i}.png", _png(i)), (f"a/{i}.cls", b"%d" % (i % 2))):
-                member = tarfile.TarInfo(name)
-                member.size = len(data)
-                archive.addfile(member, io.BytesIO(data))
+    members = [((f"a/{i}.png", _png(i)), (f"a/{i}.cls", b"%d" % (i % 2))) for i in range(4)]
+    (tmp_path / "w.tar").write_bytes(made.tar(itertools.chain(*members)))
     assert packio.open(tmp_path / "w.tar").classes == []
     packio.pack(tmp_path / "w.tar", tmp_path / "w.lmdb")
     assert [sample.label for sample in packio.open(tmp_path / "w.lmdb")] == [0, 1, 0, 1]
@@ -75,16 +70,14 @@ def test_an_array_without_axes_stays_one(tmp_path: pathlib.Path) -> None:
     assert (found.shape, float(found)) == ((), 3.5)
 
 
-@pytest.mark.parametrize(
-    "name", [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
-)
+@pytest.mark.parametrize("name", latents.FORMATS)
 def test_only_some_samples_may_have_boxes_and_metadata(tmp_path: pathlib.Path, name: str) -> None:
     samples: list[dict[str, Any]] = [
         {"image": _png(), "key": "0.png"},
         {"image": _png(1), "key": "1.png", "boxes": [[0, 0, 5, 5]], "box_labels": [1], "n": 3},
         {"image": _png(2), "key": "2.png"},
     ]
-    out = tmp_path / f"p{registry.load('formats', name).caps.suffixes[0]}"
+    out = tmp_path / f"p{latents.suffix(name)}"
     packio.pack(samples, out)
     found = packio.open(out)
     assert [len(s.boxes) for s in found if s.boxes is not None] == [0, 1, 0]

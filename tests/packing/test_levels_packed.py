@@ -11,6 +11,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import latents
 import made
 import numpy as np
 import pytest
@@ -19,14 +20,12 @@ from PIL import Image
 from skimage import data as photographs
 
 import packio
-from packio import registry
 from packio.errors import BadImagesError, OptionError, OutputExistsError
 from packio.inspecting.extracting import extract
 from packio.packing import dry_run
 from packio.packing.images.levels import Levels
 from packio.sample.record import UNKNOWN, Facts
 
-FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
 _ORIENTATION = 0x0112
 
 
@@ -36,9 +35,7 @@ def _photo(width: int, height: int) -> Image.Image:
 
 
 def _saved(image: Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
-    file = io.BytesIO()
-    image.save(file, kind, **({"quality": 92} if kind == "JPEG" else {}), **options)
-    return file.getvalue()
+    return made.encoded(image, kind, **({"quality": 92} if kind == "JPEG" else {}), **options)
 
 
 def _write(folder: Path, names: str = "ab", first: int = 0) -> Path:
@@ -135,12 +132,12 @@ def test_images_of_other_kinds_have_none(changed: dict[str, Any], has_some: bool
     assert bool(Levels(2).divisors(facts)) == has_some
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", latents.FORMATS)
 def test_levels_lie_beside_images_in_every_format(
     name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
-    out = tmp_path / f"x{registry.load('formats', name).caps.suffixes[0]}"
+    out = tmp_path / f"x{latents.suffix(name)}"
     plain = packio.pack(folder, tmp_path / f"plain{out.suffix}").out
     report = packio.pack(folder, out, levels=6, levels_crop=64)
     assert packio.verify(out, decode=True, structure="always").ok
@@ -252,7 +249,7 @@ def test_a_damaged_level_costs_no_image_if_levels_are_made_anew(
     assert packio.verify(out.out).ok
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", latents.FORMATS)
 def test_damaged_levels_are_made_anew_where_damage_is_left_out(
     name: str, damaged: Path, folder: Path, tmp_path: Path
 ) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
+import itertools
 import pathlib
 import random
-import tarfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import made
 import numpy as np
 import pytest
 from PIL import Image
@@ -22,9 +22,7 @@ BOTH = {"txt": ".txt", "cap": ".caption"}
 
 
 def _png(value: int) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(np.full((9, 9), value, np.uint8)).save(file, "PNG")
-    return file.getvalue()
+    return made.encoded(np.full((9, 9), value, np.uint8))
 
 
 def _texts(
@@ -50,12 +48,8 @@ def _pairs(folder: pathlib.Path, numbers: Sequence[int]) -> pathlib.Path:
 
 def _tar(path: pathlib.Path, count: int) -> pathlib.Path:
     """A tar that others wrote: 0.png, 0.txt, 1.png and so on."""
-    with tarfile.open(path, "w") as tar:
-        for i in range(count):
-            for name, data in ((f"{i}.png", _png(i)), (f"{i}.txt", b"txt %d" % i)):
-                member = tarfile.TarInfo(name)
-                member.size = len(data)
-                tar.addfile(member, io.BytesIO(data))
+    members = [((f"{i}.png", _png(i)), (f"{i}.txt", b"txt %d" % i)) for i in range(count)]
+    path.write_bytes(made.tar(itertools.chain(*members)))
     return path
 
 

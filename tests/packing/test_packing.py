@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import io
 import itertools
 import json
 import os
 import pathlib
 import random
 import shutil
-import tarfile
 import tempfile
 import threading
 from typing import TYPE_CHECKING, Any
@@ -115,7 +113,7 @@ def test_names_do_not_decide_what_an_image_is(tmp_path: pathlib.Path) -> None:
         assert (pack[0].encoding, pack[0].width, pack[0].height) == ("png", 4, 3)
 
 
-@pytest.mark.parametrize("num_workers", [1, 2, 5, 16])
+@pytest.mark.parametrize("num_workers", [1, 16])
 def test_any_number_of_workers_gives_the_same_bytes(
     small: pathlib.Path, tmp_path: pathlib.Path, num_workers: int
 ) -> None:
@@ -672,12 +670,8 @@ def test_a_damaged_index_is_no_finished_pack(
 
 
 def test_what_others_wrote_is_packed_as_it_is(tmp_path: pathlib.Path) -> None:
-    with tarfile.open(tmp_path / "x.tar", "w") as tar:
-        for i in range(3):
-            for ending, data in (("png", png(i + 1)), ("cls", b"%d" % i)):
-                member = tarfile.TarInfo(f"{i}.{ending}")
-                member.size = len(data)
-                tar.addfile(member, io.BytesIO(data))
+    members = [m for i in range(3) for m in ((f"{i}.png", png(i + 1)), (f"{i}.cls", b"%d" % i))]
+    (tmp_path / "x.tar").write_bytes(made.tar(members))
     pack = packio.open(packio.pack(tmp_path / "x.tar", tmp_path / "y.lmdb").out)
     assert [s.label for s in pack] == [0, 1, 2]
     assert [s.data for s in pack] == [png(i + 1) for i in range(3)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pathlib
 import shutil
@@ -36,10 +35,8 @@ def _more(source: pathlib.Path, count: int, name: str = "new") -> None:
 
 
 def _jpeg(width: int = 60, height: int = 40, **options: Any) -> bytes:
-    file = io.BytesIO()
     pixels = np.random.default_rng(0).integers(0, 255, (height, width, 3), np.uint8)
-    Image.fromarray(pixels).save(file, "JPEG", **options)
-    return file.getvalue()
+    return made.encoded(pixels, "JPEG", **options)
 
 
 @pytest.mark.parametrize("verb", ["convert", "merge"])
@@ -330,9 +327,9 @@ def test_unchanged_files_are_not_read_again(
 
 
 def test_statistics_never_cost_the_pack(tmp_path: pathlib.Path) -> None:
-    file = io.BytesIO()
-    Image.fromarray(np.full((4, 5), 40_000, np.uint16)).save(file, "PNG")
-    sample = Sample(0, "deep.png", file.getvalue(), "png", None, 4, 5)
+    sample = Sample(
+        0, "deep.png", made.encoded(np.full((4, 5), 40_000, np.uint16)), "png", None, 4, 5
+    )
     report = packio.pack([sample], tmp_path / "x.tar", stats=0)
     assert report.packed == 1
     assert "no statistics" in report.warnings[1]

@@ -7,17 +7,15 @@ import pickle
 import shutil
 import subprocess
 
+import latents
 import made
 import pytest
 from cli_runs import run
 
 import packio
-from packio import registry
 from packio.errors import NotAPackError, OptionError
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX
 from packio.packs import recognising
-
-FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
 
 
 @pytest.mark.parametrize(
@@ -60,9 +58,9 @@ def test_braces_may_name_one_container(tmp_path: pathlib.Path) -> None:
     assert [s.data for s in found] == [s.data for s in one]
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", latents.FORMATS)
 def test_containers_of_every_format_go_together(name: str, tmp_path: pathlib.Path) -> None:
-    suffix = registry.load("formats", name).caps.suffixes[0]
+    suffix = latents.suffix(name)
     one, two = _bare(tmp_path / "x", suffix)
     found = packio.open(f"{tmp_path}/x/{{0..1}}{suffix}")
     assert [s.data for s in found] == [s.data for pack in (one, two) for s in pack]

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import fsspec
 import killing
 import long
+import made
 import numpy as np
 import pytest
 import torch
@@ -45,10 +46,7 @@ if TYPE_CHECKING:
     from object_store import Proxy
     from web_server import WebServer
 
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def noise(seed: int, height: int = 40, width: int = 50) -> Image.Image:
@@ -62,19 +60,9 @@ def encoded(image: Image.Image, form: str = "jpeg", **options: Any) -> bytes:
     return out.getvalue()
 
 
-def tar_of(members: Sequence[tuple[str, bytes]]) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
-        for name, content in members:
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-    return out.getvalue()
-
-
 def shard(numbers: Sequence[int], height: int = 40, width: int = 50) -> bytes:
     """A tar as WebDataset has it: image, label and description of each sample."""
-    return tar_of([
+    return made.tar([
         (f"{i:06d}.{ending}", content)
         for i in numbers
         for ending, content in (
@@ -186,7 +174,7 @@ def test_samples_may_be_larger_than_what_is_kept(
 def test_a_damaged_image_is_left_out_with_its_reason(tmp_path: Path) -> None:
     fs = fsspec.filesystem("memory")
     members = [("0.jpg", encoded(noise(0))), ("1.jpg", b"no image" * 5000)]
-    fs.pipe_file("/bad/x.tar", tar_of(members))
+    fs.pipe_file("/bad/x.tar", made.tar(members))
     place = tmp_path / "x.packio"
     with pytest.warns(UserWarning, match=r"1 of 2 records are left out.*1\.jpg"):
         packio.reindex("memory://bad/x.tar", index=place)
@@ -202,8 +190,8 @@ def test_samples_without_a_label_beside_labelled_ones_are_left_out(
     """One within a shard, and a whole shard."""
     fs = fsspec.filesystem("memory")
     image = encoded(noise(0))
-    fs.pipe_file("/few/0.tar", tar_of([("a.jpg", image), ("b.cls", b"1"), ("b.jpg", image)]))
-    fs.pipe_file("/few/1.tar", tar_of([("c.jpg", image), ("c.txt", b"text")]))
+    fs.pipe_file("/few/0.tar", made.tar([("a.jpg", image), ("b.cls", b"1"), ("b.jpg", image)]))
+    fs.pipe_file("/few/1.tar", made.tar([("c.jpg", image), ("c.txt", b"text")]))
     index = tmp_path / "few.packio"
     packio.reindex("memory://few/{0..1}.tar", index=index)
     pack = packio.open("memory://few/{0..1}.tar", index=index)
@@ -274,7 +262,7 @@ def test_workers_that_are_spawned_find_the_index(web: WebServer, tmp_path: Path)
 
 
 def test_a_shard_without_samples_adds_none(web: WebServer, tmp_path: Path) -> None:
-    content = {**shards(2), "t-002.tar": tar_of([])}
+    content = {**shards(2), "t-002.tar": made.tar([])}
     web.objects = {f"/{name}": data for name, data in content.items()}
     index = tmp_path / "x.packio"
     url = f"{web.url}/t-{{000..002}}.tar"
@@ -307,7 +295,7 @@ def test_an_object_replaced_though_nobody_tells_versions_is_an_error(
     web: WebServer, tmp_path: Path
 ) -> None:
     images = [(f"{i}.jpg", encoded(noise(i))) for i in range(3)]
-    web.objects["/x.tar"] = tar_of(images)
+    web.objects["/x.tar"] = made.tar(images)
     web.version = lambda _: {}
     url, index = f"{web.url}/x.tar", tmp_path / "x.packio"
     packio.reindex(url, index=index)

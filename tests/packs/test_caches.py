@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,11 +17,7 @@ from packio.packs import caches
 if TYPE_CHECKING:
     import pathlib
 
-
-@pytest.fixture
-def env(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
-    return dict(os.environ)
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def _cache(*arguments: object) -> list[dict[str, Any]]:
@@ -32,12 +27,10 @@ def _cache(*arguments: object) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.usefixtures("env")
 def test_nothing_is_kept_at_first(tmp_path: pathlib.Path) -> None:
     assert _cache() == _cache("--clear", "--local-copy", tmp_path) == []
 
 
-@pytest.mark.usefixtures("env")
 def test_all_that_is_kept_is_shown_and_cleared(
     image_folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -69,7 +62,6 @@ def test_all_that_is_kept_is_shown_and_cleared(
     assert torch.equal(packio.PackDataset(pack, **options).gather(range(25))[0], expected)
 
 
-@pytest.mark.usefixtures("env")
 def test_a_copy_that_is_being_made_stays(
     image_folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -88,7 +80,6 @@ def test_a_copy_that_is_being_made_stays(
     assert removed["unfinished copy of a pack"] is True
 
 
-@pytest.mark.usefixtures("env")
 def test_unfinished_uploads_stay(tmp_path: pathlib.Path) -> None:
     left = tmp_path / "cache" / "uploads" / "abc" / "x.tar"
     left.parent.mkdir(parents=True)

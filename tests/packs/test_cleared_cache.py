@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import pathlib
 import pickle
 import shutil
 from typing import TYPE_CHECKING
 
+import made
 import numpy as np
 import pytest
-from PIL import Image
 from range_server import web
 
 import packio
@@ -30,9 +29,7 @@ def cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Pa
 
 
 def _png(value: int) -> bytes:
-    out = io.BytesIO()
-    Image.fromarray(np.full((4, 4, 3), value, np.uint8)).save(out, "PNG")
-    return out.getvalue()
+    return made.encoded(np.full((4, 4, 3), value, np.uint8))
 
 
 def _folder(path: pathlib.Path) -> pathlib.Path:

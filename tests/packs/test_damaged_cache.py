@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import tarfile
 from typing import TYPE_CHECKING
 
 import fsspec
@@ -15,12 +13,6 @@ import packio
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 def _cut(data: bytes) -> bytes:
@@ -51,45 +43,41 @@ def _damage(folder: Path, damage: Callable[[bytes], bytes]) -> None:
 
 
 def _tar(path: Path) -> Path:
-    with tarfile.open(path, "w") as archive:
-        for i in range(4):
-            info = tarfile.TarInfo(f"{i}.png")
-            info.size = len(made.png(width=3 + i))
-            archive.addfile(info, io.BytesIO(made.png(width=3 + i)))
+    path.write_bytes(made.tar((f"{i}.png", made.png(width=3 + i)) for i in range(4)))
     return path
 
 
 @each_damage
 def test_the_index_of_a_container_of_others(
-    tmp_path: Path, cache: Path, damage: Callable[[bytes], bytes]
+    tmp_path: Path, own_cache: Path, damage: Callable[[bytes], bytes]
 ) -> None:
     expected = [sample.data for sample in packio.open(_tar(tmp_path / "w.tar"))]
-    _damage(cache / "indexes", damage)
+    _damage(own_cache / "indexes", damage)
     for _ in range(2):
         assert [sample.data for sample in packio.open(tmp_path / "w.tar")] == expected
 
 
 @each_damage
 def test_the_index_of_a_selection(
-    tmp_path: Path, cache: Path, damage: Callable[[bytes], bytes]
+    tmp_path: Path, own_cache: Path, damage: Callable[[bytes], bytes]
 ) -> None:
     packio.convert(_tar(tmp_path / "w.tar"), tmp_path / "p.tar")
     packio.select(tmp_path / "p.tar", "width > 3", out=tmp_path / "some.selection")
     expected = [sample.data for sample in packio.open(tmp_path / "some.selection")]
-    _damage(cache / "selections", damage)
+    _damage(own_cache / "selections", damage)
     for _ in range(2):
         assert [s.data for s in packio.open(tmp_path / "some.selection")] == expected
 
 
 @each_damage
 def test_the_copy_of_an_index_at_a_url(
-    tmp_path: Path, cache: Path, damage: Callable[[bytes], bytes]
+    tmp_path: Path, own_cache: Path, damage: Callable[[bytes], bytes]
 ) -> None:
     packio.convert(_tar(tmp_path / "w.tar"), tmp_path / "p.tar")
     fs = fsspec.filesystem("memory")
     for name in ("p.tar", "p.tar.packio", "p.tar.idx"):
         fs.pipe_file(f"/damaged/{name}", (tmp_path / name).read_bytes())
     expected = [sample.data for sample in packio.open("memory://damaged/p.tar")]
-    _damage(cache / "remote", damage)
+    _damage(own_cache / "remote", damage)
     for _ in range(2):
         assert [s.data for s in packio.open("memory://damaged/p.tar")] == expected

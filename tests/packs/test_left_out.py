@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import h5py
 import lmdb
+import made
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import tfrecord
 import webdataset as wds
-from PIL import Image
 
 import packio
 from packio import errors
@@ -24,19 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 HTML = b"<html>404 Not Found</html>"
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
 
 
 def jpeg(seed: int = 0) -> bytes:
     pixels = np.random.default_rng(seed).integers(0, 255, (30, 40, 3), np.uint8)
-    stream = io.BytesIO()
-    Image.fromarray(pixels).save(stream, "JPEG")
-    return stream.getvalue()
+    return made.encoded(pixels, "JPEG")
 
 
 IMAGES = [jpeg(0), HTML, jpeg(2)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import io
 import os
 import shutil
 import tarfile
@@ -22,6 +21,8 @@ from packio.index import indexfile
 from packio.packs import locating, recognising
 from packio.sample.record import Field
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 
 def write(name: str, path: Path) -> Path:
     form = registry.load("formats", name)
@@ -32,11 +33,6 @@ def write(name: str, path: Path) -> Path:
     )
     writer.close()
     return path
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize(
@@ -181,13 +177,10 @@ def test_a_pack_without_its_sidecar_opens_with_a_warning(tmp_path: Path) -> None
 def _bare(folder: Path, more: bytes, labels: tuple[int | None, ...] = (0, 1, 1)) -> Path:
     """A tar as others write them: three images, and their labels."""
     folder.mkdir(exist_ok=True)
-    with tarfile.open(folder / "bare.tar", "w") as tar:
-        for i, label in enumerate(labels):
-            members = {f"{i}.png": made.png() + more}
-            if label is not None:
-                members[f"{i}.cls"] = b"%d" % label
-            for name, data in members.items():
-                entry = tarfile.TarInfo(name)
-                entry.size = len(data)
-                tar.addfile(entry, io.BytesIO(data))
+    members = []
+    for i, label in enumerate(labels):
+        members.append((f"{i}.png", made.png() + more))
+        if label is not None:
+            members.append((f"{i}.cls", b"%d" % label))
+    (folder / "bare.tar").write_bytes(made.tar(members))
     return folder / "bare.tar"

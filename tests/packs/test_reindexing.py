@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import latents
 import numpy as np
 import pytest
 from made import png
@@ -19,17 +20,9 @@ from packio.sample.record import Place, Record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 FIRST = ("cat/0.png", "dog/1.png", "dog/2.png")
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
-
-
-def suffix(name: str) -> str:
-    return str(registry.load("formats", name).caps.suffixes[0])
 
 
 def packed(folder: Path, names: Sequence[str], out: Path, **options: Any) -> Path:
@@ -50,10 +43,10 @@ def meanings(path: Path) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("shards", [1, 2])
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", latents.FORMATS)
 def test_a_pack_of_packios_own_loses_nothing(name: str, shards: int, tmp_path: Path) -> None:
     out = packed(
-        tmp_path / "a", FIRST, tmp_path / f"p{suffix(name)}", shards=shards,
+        tmp_path / "a", FIRST, tmp_path / f"p{latents.suffix(name)}", shards=shards,
         split={"train": 0.5, "val": 0.5}, seed=3,
     )  # fmt: skip
     with packio.open(out) as pack:
@@ -68,7 +61,7 @@ def test_a_pack_of_packios_own_loses_nothing(name: str, shards: int, tmp_path: P
 
 @pytest.mark.parametrize("name", ["tar", "lmdb"])
 def test_labels_with_class_names_are_not_moved(name: str, tmp_path: Path) -> None:
-    out = packed(tmp_path / "a", FIRST, tmp_path / f"p{suffix(name)}")
+    out = packed(tmp_path / "a", FIRST, tmp_path / f"p{latents.suffix(name)}")
     with pytest.raises(OptionError, match="the name of another class"):
         packio.reindex(out, label_offset=-1)
     with packio.open(out) as pack:

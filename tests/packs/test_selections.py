@@ -13,6 +13,7 @@ import struct
 from typing import Any
 
 import cli_runs
+import latents
 import numpy as np
 import pytest
 import queried
@@ -39,7 +40,6 @@ from packio.packs.querying import selections
 pytest.importorskip("duckdb")
 
 WANTED = [i for i, s in enumerate(queried.samples()) if s.name == "dog"]
-FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
 
 
 @pytest.fixture(autouse=True)
@@ -84,11 +84,11 @@ def _check(selection: pathlib.Path, pack: pathlib.Path, wanted: list[int] = WANT
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", latents.FORMATS)
 def test_a_selection_of_a_pack_of_any_format_is_a_pack(
     pack: pathlib.Path, tmp_path: pathlib.Path, name: str, shards: int
 ) -> None:
-    suffix = registry.load("formats", name).caps.suffixes[0]
+    suffix = latents.suffix(name)
     source = packio.convert(pack, tmp_path / f"x{suffix}", shards=shards).out
     selection = _selected(source, tmp_path / "dogs.selection")
     _check(selection, source)
@@ -409,7 +409,7 @@ def test_small_groups_of_rows_make_the_same_index(
 
 @pytest.mark.parametrize(
     "suffix",
-    [".LMDB", ".parquet", *(registry.load("formats", n).caps.suffixes[0] for n in FORMATS)],
+    [".LMDB", ".parquet", *(registry.load("formats", n).caps.suffixes[0] for n in latents.FORMATS)],
 )
 def test_a_name_that_ends_as_a_pack_or_a_table_is_refused(
     suffix: str, tmp_path: pathlib.Path

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
 import pathlib
 import random
 import struct
+import tarfile
 import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from PIL import Image
 
 import packio
 from packio import registry
@@ -20,7 +23,7 @@ from packio.sample.record import UNKNOWN, Facts, Field, Place, Record
 from packio.sources import Context, Listing, list_samples
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from packio.formats import Format, Writer
 
@@ -180,3 +183,22 @@ def damage(pack: pathlib.Path, position: int, name: str = "image") -> None:
         byte = changed.read(1)[0]
         changed.seek(-1, os.SEEK_CUR)
         changed.write(bytes([byte ^ 0x10]))
+
+
+def encoded(image: Image.Image | np.ndarray, kind: str = "PNG", **options: Any) -> bytes:
+    """An image in a file of a kind, with options of Pillow."""
+    file = io.BytesIO()
+    image = image if isinstance(image, Image.Image) else Image.fromarray(image)
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def tar(members: Iterable[tuple[str, bytes]], mode: Any = "w") -> bytes:
+    """A tar of files, written in a mode of tarfile."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode=mode) as archive:
+        for name, content in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return file.getvalue()

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,20 +29,26 @@ def image_sizes(data: Any) -> Iterator[Sizes]:
     packs, and any dataset that has ``image_sizes``: (N, 2) integers, height and width. Images that
     a dataset of packio's turns upright by their Exif orientation are counted as they are turned.
     """
+    chunks = (
+        sizes[start : start + _CHUNK] for sizes in _find_sizes(data)
+        for start in range(0, len(sizes), _CHUNK)
+    )  # fmt: skip
     first = 0
-    for height, width in _find_sizes(data):
-        bad = (height < 1) | (width < 1)
+    for chunk in chunks:
+        bad: np.ndarray = np.any(chunk < 1, axis=1)
         if bad.any():
             raise OptionError(
                 f"sample {first + int(bad.argmax())} has no size in the index, as "
                 f"{int(bad.sum())} of {len(bad)} samples: expected images whose header can be "
                 "read; leave them out with subset() of the dataset"
             )
-        first += len(height)
+        first += len(chunk)
+        height, width = chunk.T.astype(np.int64)
         yield height, width
 
 
-def _find_sizes(data: Any) -> Iterator[Sizes]:
+def _find_sizes(data: Any) -> Iterator[np.ndarray]:
+    """Yield (n, 2) integers, the heights and widths of some samples that follow each other."""
     given = getattr(data, "image_sizes", None)
     if given is not None:
         sizes = np.asarray(given)
@@ -51,9 +57,7 @@ def _find_sizes(data: Any) -> Iterator[Sizes]:
                 f"image_sizes of {type(data).__name__}: {sizes.dtype} {sizes.shape}; expected "
                 f"integers ({len(data)}, 2), height and width"
             )
-        for start in range(0, len(sizes), _CHUNK):
-            some = sizes[start : start + _CHUNK].astype(np.int64)
-            yield some[:, 0], some[:, 1]
+        yield sizes
     elif isinstance(data, PackTable):
         yield from _sizes_in_pack(data, None, upright=True)
     elif isinstance(data, Dataset):
@@ -64,12 +68,12 @@ def _find_sizes(data: Any) -> Iterator[Sizes]:
             )
         )  # fmt: skip
         order = data._order.array
-        yield from parts if order is None else _take_sizes(parts, order)
+        yield from parts if order is None else [_join_sizes(parts)[order]]
     elif isinstance(data, torch.utils.data.ConcatDataset):
         for dataset in data.datasets:
             yield from _find_sizes(dataset)
     elif isinstance(data, torch.utils.data.Subset):
-        yield from _take_sizes(_find_sizes(data.dataset), np.asarray(data.indices, np.int64))
+        yield _join_sizes(_find_sizes(data.dataset))[np.asarray(data.indices, np.int64)]
     else:
         raise OptionError(
             f"{type(data).__name__} does not know the sizes of its images: give a dataset of "
@@ -77,7 +81,13 @@ def _find_sizes(data: Any) -> Iterator[Sizes]:
         )
 
 
-def _sizes_in_pack(pack: PackTable, chosen: np.ndarray | None, *, upright: bool) -> Iterator[Sizes]:
+def _join_sizes(chunks: Iterable[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.empty((0, 2), np.int64), *chunks])
+
+
+def _sizes_in_pack(
+    pack: PackTable, chosen: np.ndarray | None, *, upright: bool
+) -> Iterator[np.ndarray]:
     columns = [pack.index_file.column(name) for name in _SIDES]
     total = len(pack) if chosen is None else len(chosen)
     for start in range(0, total, _CHUNK):
@@ -86,17 +96,9 @@ def _sizes_in_pack(pack: PackTable, chosen: np.ndarray | None, *, upright: bool)
             column.span(start, stop) if chosen is None else column.take(chosen[start:stop])
             for column in columns
         )
-        is_turned = (orientation >= 5) & upright
-        own = np.where(is_turned, width, height), np.where(is_turned, height, width)
-        yield own[0].astype(np.int64), own[1].astype(np.int64)
-
-
-def _take_sizes(chunks: Iterator[Sizes], indices: np.ndarray) -> Iterator[Sizes]:
-    each = list(chunks) or [(np.zeros(0, np.int64),) * 2]
-    height, width = (np.concatenate(column) for column in zip(*each, strict=True))
-    for start in range(0, len(indices), _CHUNK):
-        some = indices[start : start + _CHUNK]
-        yield height[some], width[some]
+        is_turned = ((orientation >= 5) & upright)[:, None]
+        sides = np.stack([height, width], axis=1)
+        yield np.where(is_turned, sides[:, ::-1], sides)
 
 
 def shard_lengths(data: Any) -> np.ndarray:

@@ -292,31 +292,17 @@ def _assign_samples(data: Any, buckets: Buckets, *, drop_small: bool) -> _Assign
     """Assign the samples of a dataset to the sizes that fit them best."""
     nowhere, tally = len(buckets), BucketCounts(buckets)
     digest = hashlib.blake2b(repr(buckets.sizes).encode(), digest_size=16)
-    parts, counts = [], np.zeros(nowhere + 1, np.int64)
+    parts = [np.empty(0, np.uint8)]
     for height, width in image_sizes(data):
         numbers = buckets.assign(height, width)
         kept = ~(is_small(height, width, *buckets.look_up_sizes(numbers)) & drop_small)
         tally.add(height[kept], width[kept], numbers[kept])
         numbers[~kept] = nowhere
-        counts += np.bincount(numbers, minlength=nowhere + 1)
         parts.append(numbers.astype(np.uint8 if nowhere < 1 << 8 else np.uint16))
         digest.update(parts[-1].tobytes())
-    order = _sort_by_bucket(parts, counts)
-    small = int(counts[-1])
-    return _Assignment(order, counts[:-1], tally.result(), small, digest.hexdigest())
-
-
-def _sort_by_bucket(parts: list[np.ndarray], counts: np.ndarray) -> np.ndarray:
-    """Indices of the samples by the numbers of their buckets; those of the last are left out."""
-    starts = np.cumsum(counts) - counts
-    dtype = np.uint32 if counts.sum() <= 1 << 32 else np.int64
-    order, first = np.empty(int(starts[-1]), dtype), 0
-    for numbers in parts:
-        by_bucket = np.argsort(numbers, kind="stable")  # of 16 bits and less: a radix sort
-        for bucket, part in runs(numbers[by_bucket]):
-            if bucket < len(counts) - 1:
-                count = part.stop - part.start
-                order[starts[bucket] : starts[bucket] + count] = first + by_bucket[part]
-                starts[bucket] += count
-        first += len(numbers)
-    return order
+    numbers = np.concatenate(parts)
+    *counts, small = np.bincount(numbers, minlength=nowhere + 1).tolist()
+    by_bucket = np.argsort(numbers, kind="stable")  # of 16 bits and less: a radix sort
+    dtype = np.uint32 if len(numbers) <= 1 << 32 else np.int64
+    order = by_bucket[: len(numbers) - small].astype(dtype)
+    return _Assignment(order, np.array(counts), tally.result(), small, digest.hexdigest())

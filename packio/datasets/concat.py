@@ -6,7 +6,7 @@ import copy
 import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -180,7 +180,7 @@ class ConcatPacks(Dataset):
         return owners, positions
 
     def _make(
-        self, owners: np.ndarray | None, positions: np.ndarray, draw: Draw,
+        self, owners: np.ndarray, positions: np.ndarray, draw: Draw,
         out: torch.Tensor | None, device: torch.device | None,
     ) -> MadeSamples:  # fmt: skip
         """Let each dataset make its slots of a batch.
@@ -188,7 +188,7 @@ class ConcatPacks(Dataset):
         If threads decode, all datasets work at the same time, each in a thread that waits. One
         dataset after the other would leave decoding threads idle at the end of each dataset.
         """
-        numbers = np.unique(cast("np.ndarray", owners)).tolist() or [0]
+        numbers = np.unique(owners).tolist() or [0]
         threads = self.datasets[0]._threads()
         slots = {number: np.flatnonzero(owners == number) for number in numbers}
         made: dict[int, MadeSamples] = {}

@@ -340,7 +340,7 @@ class Dataset(SeededMixin, torch.utils.data.Dataset[Any]):
 
     def _find(self, index: int) -> tuple[PackDataset, Row]:
         owners, positions = self._locate(selection.check_indices(len(self), [index]))
-        part = self._parts[0 if owners is None else owners.item()]
+        part = self._parts[owners.item()]
         return part, part.pack.row(positions.item())
 
     def _seen(self, index: PositionedIndex, *, whole: bool = False) -> list[torch.Tensor]:
@@ -372,7 +372,7 @@ class Dataset(SeededMixin, torch.utils.data.Dataset[Any]):
                 stacklevel=4,
             )
 
-    # ---- of the parts; a dataset of one part needs no owners ----
+    # ---- of the parts ----
 
     @property
     def _is_plain(self) -> bool:
@@ -395,12 +395,13 @@ class Dataset(SeededMixin, torch.utils.data.Dataset[Any]):
     def _part(self: Self, indices: np.ndarray) -> Self:
         raise NotImplementedError
 
-    def _locate(self, indices: Sequence[int] | np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
-        """Find the part of each sample, None where there is one, and the position in its pack."""
-        return None, self._parts[0]._positions(indices)
+    def _locate(self, indices: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Find the number of each sample's part, and the position in its pack."""
+        positions = self._parts[0]._positions(indices)
+        return np.zeros(len(positions), np.int64), positions
 
     def _make(
-        self, owners: np.ndarray | None, positions: np.ndarray, draw: Draw,
+        self, owners: np.ndarray, positions: np.ndarray, draw: Draw,
         out: torch.Tensor | None, device: torch.device | None,
     ) -> samples.MadeSamples:  # fmt: skip
         """Make the decoded fields of a batch; bad samples are among them."""
@@ -485,20 +486,16 @@ class Dataset(SeededMixin, torch.utils.data.Dataset[Any]):
         owners, positions = self._locate(indices)
         made = self._make(owners, positions, draw, out, device)
         if made.errors:
-            self._report(made.errors, owners, len(positions))
+            self._report(made.errors, owners)
             source = samples.replace(made)
-            positions, owners = positions[source], None if owners is None else owners[source]
+            positions, owners = positions[source], owners[source]
         return BatchData(made.columns, positions, owners)
 
-    def _report(self, errors: dict[int, Exception], owners: np.ndarray | None, count: int) -> None:
+    def _report(self, errors: dict[int, Exception], owners: np.ndarray) -> None:
         """Raise the first error if a part skips nothing, or all is bad; else count and warn."""
-        parts = self._parts
-        bad = [
-            (error, parts[0 if owners is None else owners[slot]])
-            for slot, error in sorted(errors.items())
-        ]
+        bad = [(error, self._parts[owners[slot]]) for slot, error in sorted(errors.items())]
         for error, part in bad:
-            if part._options["on_error"] != "skip" or len(bad) == count:
+            if part._options["on_error"] != "skip" or len(bad) == len(owners):
                 raise error
         for error, part in bad:
             warnings.warn(f"replaced by another sample of its batch: {error}", stacklevel=4)
@@ -522,7 +519,7 @@ class Dataset(SeededMixin, torch.utils.data.Dataset[Any]):
             draw = self._known_draw(indices)
             owners, positions = self._locate(indices)
             for number, part in enumerate(self._parts):
-                slots = slice(None) if owners is None else np.flatnonzero(owners == number)
+                slots = np.flatnonzero(owners == number)
                 own = None if draw is None else draw._replace(lanes=draw.lanes[slots])
                 rows = samples.rows_expected(part.pack, part._settings, positions[slots], own)
                 part.pack.expect(rows)
@@ -544,12 +541,11 @@ class Dataset(SeededMixin, torch.utils.data.Dataset[Any]):
         if self._is_plain:
             batched = self._outputs.batch
             return Batch(self._fields.samples(columns), lambda: batched(made, columns))
-        positions, names = made.positions.tolist(), self._fields.names
-        owners = [0] * len(positions) if made.owners is None else made.owners.tolist()
+        names, places = self._fields.names, (made.positions.tolist(), made.owners.tolist())
         rows = zip(*(columns[name] for name in names), strict=True)
         each = [
             self._transformed(dict(zip(names, row, strict=True)), position, owner)
-            for row, position, owner in zip(rows, positions, owners, strict=True)
+            for row, position, owner in zip(rows, *places, strict=True)
         ]
         transformed = [self._fields.assemble(values) for values in each]
         return Batch(transformed, lambda: self._outputs.batch_of(each))

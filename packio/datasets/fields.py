@@ -162,7 +162,7 @@ class BatchData(NamedTuple):
 
     columns: FieldColumns
     positions: np.ndarray  # (N,) of the samples in their packs
-    owners: np.ndarray | None  # (N,) numbers of the samples' packs; None: there is one pack
+    owners: np.ndarray  # (N,) numbers of the samples' packs
 
 
 class Outputs:
@@ -174,24 +174,20 @@ class Outputs:
     ) -> None:  # fmt: skip
         self._packs, self._moves, self._fields = packs, moves, fields
         self._output, self._several = options["output"], options["views"] is not None
-        self._starts = [0, *itertools.accumulate(map(len, packs))]
+        self._starts = np.array([0, *itertools.accumulate(map(len, packs))])
 
     def _split(self, made: BatchData) -> list[tuple[int, np.ndarray, np.ndarray]]:
         """Number of each pack that is in a batch, its samples' slots, and their positions in it."""
-        if made.owners is None:
-            return [(0, np.arange(len(made.positions)), made.positions)]
         each = [(n, np.flatnonzero(made.owners == n)) for n in np.unique(made.owners).tolist()]
         return [(n, slots, made.positions[slots]) for n, slots in each]
 
     def _read(self, name: str, made: BatchData) -> list[Any]:
-        owners = itertools.repeat(0) if made.owners is None else made.owners.tolist()
-        reads = [getattr(pack, name) for pack in self._packs]
-        return [reads[n](i) for n, i in zip(owners, made.positions.tolist(), strict=False)]
+        reads, places = [getattr(p, name) for p in self._packs], (made.owners, made.positions)
+        return [reads[n](i) for n, i in zip(*(p.tolist() for p in places), strict=True)]
 
     def _places(self, made: BatchData) -> np.ndarray:
         """A copy of the samples' positions, counted through all packs, one behind the other."""
-        shift = 0 if made.owners is None else np.take(self._starts, made.owners)
-        places: np.ndarray = made.positions + shift
+        places: np.ndarray = made.positions + self._starts[made.owners]
         return places
 
     def columns(self, made: BatchData, but: Container[str] = ()) -> dict[str, Sequence[Any]]:
@@ -260,7 +256,7 @@ class Outputs:
         return self._fields.batch(batch)
 
     def _labels(self, made: BatchData) -> torch.Tensor:
-        if made.owners is None or not len(made.owners):
+        if len(self._packs) == 1 or not len(made.owners):
             return torch.from_numpy(self._packs[0].take_labels(made.positions))
         parts = self._split(made)
         each = [self._moves[n].labels(self._packs[n].take_labels(own)) for n, _, own in parts]

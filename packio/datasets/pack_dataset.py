@@ -30,6 +30,7 @@ from packio.packs.table import Row
 from packio.sample.record import IMAGE
 from packio.storage.sample_cache import RamCache
 from packio.system import signatures, workers
+from packio.system.locks import cached_property
 from packio.system.threads import Threads, automatic_threads
 
 Self = TypeVar("Self", bound="PackDataset")
@@ -211,8 +212,6 @@ class PackDataset(Dataset):
         if cache is not None:
             self.pack.keep_in_ram(cache_bytes)
         self._chosen = Positions(None if split is None else self.pack.split(split))
-        self._targets: Targets | None = None  # a copy, made when asked for
-        self._samples_told: tuple[tuple[str, Any], ...] | None = None
         self._is_part = False  # whether of what was chosen only some are left
         # mapped here, so that forked workers share the map, and what has been checked in it
         _ = self.pack.raw_rows
@@ -250,36 +249,34 @@ class PackDataset(Dataset):
         return f"{type(self).__name__}({str(self.pack.path)!r}{options}){part}"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), **_FORGOTTEN}
+        return {n: value for n, value in vars(self).items() if n not in ("targets", "samples")}
 
     @property
     def options(self) -> dict[str, Any]:
         """All arguments, by name, as given."""
         return dict(self._options)
 
-    @property
+    @cached_property
     def targets(self) -> Any:  # Targets, or None: scripts know whether their data have labels
         """All labels: (N,) int64 or (N, k) float32, a copy; None if there are none.
 
         An array that also does what scripts do with the list of torchvision's ImageFolder.
         """
-        if self._targets is None and (labels := self.pack.labels) is not None:
-            chosen = self._chosen.array
-            own = labels.copy() if chosen is None else labels[chosen]
-            self._targets = own.view(Targets)
-        return self._targets
+        labels = self.pack.labels
+        return None if labels is None else labels[self._chosen_positions()].view(Targets)
 
-    @property
+    @cached_property
     def samples(self) -> tuple[tuple[str, Any], ...]:
         """(key, label) of each sample, as ImageFolder has (path, label); None for no label."""
-        if self._samples_told is None:
-            names, chosen = self.pack.keys(), self._chosen.array
-            keys = names if chosen is None else [names[i] for i in chosen.tolist()]
-            labels = [None] * len(keys) if self.targets is None else self.targets
-            self._samples_told = tuple(zip(keys, labels, strict=True))
-        return self._samples_told
+        names = self.pack.keys()
+        keys = [names[i] for i in self._chosen_positions().tolist()]
+        labels = [None] * len(keys) if self.targets is None else self.targets
+        return tuple(zip(keys, labels, strict=True))
 
-    imgs = samples  # ImageFolder's other name of it
+    @property
+    def imgs(self) -> tuple[tuple[str, Any], ...]:
+        """The `samples`, by ImageFolder's other name."""
+        return self.samples
 
     @property
     def ram(self) -> RamCache | None:
@@ -368,7 +365,7 @@ class PackDataset(Dataset):
         part, chosen = copy.copy(self), Positions(self._positions(indices))
         decoder = copy.copy(self._settings.decoder)  # it counts
         vars(part).update(
-            _FORGOTTEN, _chosen=chosen, _is_part=True, _guesses=Guesses(), _tally=Tally(self.epoch),
+            _chosen=chosen, _is_part=True, _guesses=Guesses(), _tally=Tally(self.epoch),
             _settings=dataclasses.replace(self._settings, decoder=decoder),
         )  # fmt: skip
         return part
@@ -494,7 +491,6 @@ class PackDataset(Dataset):
             return {name: [convert(kinds[name], v, output) for v in made[name]] for name in made}
 
 
-_FORGOTTEN = {"_targets": None, "_samples_told": None}  # by copies: made when asked for
 _DEFAULTS = {p.name: p.default for p in inspect.signature(PackDataset).parameters.values()}
 
 

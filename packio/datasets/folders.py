@@ -17,6 +17,7 @@ import itertools
 import json
 import os
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -76,10 +77,14 @@ def index_folder(path: str | os.PathLike[str], *, skip: bool) -> tuple[Path, Pat
     root = absolute(path)
     source = registry.load("sources", "image_folder")
     listing = list_samples(source, root, Context(allow_empty=skip))
-    state = _State.scan(root, listing)
+    states = _look_at(root, listing.keys)
+    digest = hashlib.sha256(f"{__version__} {json.dumps(listing.classes)}\0".encode())
+    digest.update(b"\0".join(listing.keys))
+    digest.update(states.tobytes())
     name = hashlib.sha256(os.fsencode(os.path.realpath(root))).hexdigest()
-    index = cache_folder("folders") / name[:32] / f"{state.fingerprint[:32]}{INDEX_SUFFIX}"
-    indexing.make_once(index, root, functools.partial(_write_index, index, listing, state))
+    index = cache_folder("folders") / name[:32] / f"{digest.hexdigest()[:32]}{INDEX_SUFFIX}"
+    write = functools.partial(_write_index, index, listing, states, digest.hexdigest())
+    indexing.make_once(index, root, write)
     table = Index(index)
     skipped = [(os.fsencode(key), reason) for key, reason in table.metadata["skipped"]]
     remarks = [*listing.warnings, *deep_pixels([table.column("image/dtype").array()])]
@@ -87,38 +92,25 @@ def index_folder(path: str | os.PathLike[str], *, skip: bool) -> tuple[Path, Pat
     return index, root
 
 
-@dataclasses.dataclass(frozen=True)
-class _State:
-    sizes: np.ndarray  # (N,) int64 bytes; -1 where it cannot be told
-    mtimes: np.ndarray  # (N,) int64 ns
-    fingerprint: str
+def _look_at(root: Path, keys: Sequence[bytes]) -> np.ndarray:
+    """Look at files in threads: (N, 2) int64, bytes and mtime in ns; (-1, 0): reading says why."""
+    prefix = os.fsencode(root) + b"/"
 
-    @staticmethod
-    def scan(root: Path, listing: Listing) -> _State:
-        prefix, keys = os.fsencode(root) + b"/", listing.keys
+    def look(start: int) -> np.ndarray:
+        some = keys[start : start + _CHUNK]
+        states = np.full((len(some), 2), (-1, 0), np.int64)
+        for state, key in zip(states, some, strict=True):
+            with contextlib.suppress(OSError):
+                status = os.stat(prefix + key)
+                state[:] = status.st_size, status.st_mtime_ns
+        return states
 
-        def look(start: int) -> np.ndarray:
-            pairs = [_size_and_time(prefix + key) for key in keys[start : start + _CHUNK]]
-            return np.array(pairs, np.int64)
-
-        with ThreadPool(_THREADS, "packio-stat") as pool:
-            chunks = list(pool.map(look, range(0, len(keys), _CHUNK)))
-        pairs = np.concatenate(chunks) if chunks else np.zeros((0, 2), np.int64)
-        digest = hashlib.sha256(f"{__version__} {json.dumps(listing.classes)}\0".encode())
-        digest.update(b"\0".join(listing.keys))
-        digest.update(pairs.tobytes())
-        return _State(pairs[:, 0].copy(), pairs[:, 1].copy(), digest.hexdigest())
+    with ThreadPool(_THREADS, "packio-stat") as pool:
+        chunks = pool.map(look, range(0, len(keys), _CHUNK))
+        return np.concatenate([np.empty((0, 2), np.int64), *chunks])
 
 
-def _size_and_time(path: bytes) -> tuple[int, int]:
-    try:
-        status = os.stat(path)
-    except OSError:  # reading it will say why
-        return -1, 0
-    return status.st_size, status.st_mtime_ns
-
-
-def _write_index(path: Path, listing: Listing, state: _State) -> None:
+def _write_index(path: Path, listing: Listing, states: np.ndarray, fingerprint: str) -> None:
     """Write an index. Files that are as the newest index knows them are not read."""
     kept = set(path.parent.glob(f"*{INDEX_SUFFIX}")) - {path}  # where it is, it is damaged
     others = sorted(kept, key=lambda index: index.stat().st_mtime_ns)
@@ -127,9 +119,9 @@ def _write_index(path: Path, listing: Listing, state: _State) -> None:
     same = np.zeros(len(listing.keys), bool)
     with contextlib.suppress(PackioError, KeyError):  # damaged, or old: nothing is the same
         if others:
-            same = _copy_rows(Index(others[-1]), columns, points, listing, state)
+            same = _copy_rows(Index(others[-1]), columns, points, listing, states)
     changed = np.flatnonzero(~same).tolist()
-    keys, sizes = [listing.keys[i] for i in changed], state.sizes[changed].tolist()
+    keys, sizes = [listing.keys[i] for i in changed], states[changed, 0].tolist()
     part = dataclasses.replace(listing, keys=keys, sizes=sizes)
     good, skipped = np.ones(len(listing.keys), bool), []
     for chunk in read_ahead(part, range(len(changed)), threads=_THREADS):
@@ -143,7 +135,7 @@ def _write_index(path: Path, listing: Listing, state: _State) -> None:
                 for name, value in values.items():
                     columns[f"{IMAGE}/{name}"][position] = value
             points[position] = image.points
-    columns["mtime_ns"][:] = state.mtimes
+    columns["mtime_ns"][:] = states[:, 1]
     table = {name: column[good] for name, column in columns.items()}
     packed = int(good.sum())
     table["image/file"] = np.arange(packed, dtype=np.uint32)
@@ -160,7 +152,7 @@ def _write_index(path: Path, listing: Listing, state: _State) -> None:
         "access": "range",
         "classes": listing.classes,
         "counts": {"found": len(good), "packed": packed, "skipped": len(skipped)},
-        "fingerprint": state.fingerprint,
+        "fingerprint": fingerprint,
         "options": {},
         "shards": [{"name": ".", "samples": packed}],
         "skipped": [[os.fsdecode(listing.keys[i]), reason] for i, reason in sorted(skipped)],
@@ -174,15 +166,15 @@ def _write_index(path: Path, listing: Listing, state: _State) -> None:
 
 def _copy_rows(
     old: Index, columns: dict[str, np.ndarray], points: list[bytes], listing: Listing,
-    state: _State,
+    states: np.ndarray,
 ) -> np.ndarray:  # fmt: skip
     """Copy the rows of files that have not changed; return which files these are, (N,) bool."""
     before = {name: old.column(name).array() for name in _DTYPES}
     row_of = {key: row for row, key in enumerate(old.every_key())}
     rows = np.array([row_of.get(key, -1) for key in listing.keys], np.int64)
     same = rows >= 0
-    for name, now in (("image/length", state.sizes), ("mtime_ns", state.mtimes)):
-        same[same] = before[name][rows[same]] == now[same]
+    known = np.stack([before["image/length"], before["mtime_ns"]], axis=1)
+    same[same] = (known[rows[same]] == states[same]).all(axis=1)
     if "seek_data" in old:
         data, starts = (old.column(f"seek_{n}").array() for n in ("data", "offsets"))
         for position in np.flatnonzero(same).tolist():

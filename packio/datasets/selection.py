@@ -147,21 +147,20 @@ def _keep_keys(sought: Sequence[_Sought], key: Keys) -> None:
                  "bytes, one or a list of them; metadata alone take a function")  # fmt: skip
     whole = [k for k in each if not re.search(rb"[*?[]", os.fsencode(k))]
     places = _places([pack for pack, _ in sought], whole)
-    texts = _pattern([k for k in each if isinstance(k, str) and k not in whole])
-    raw = _pattern([os.fsencode(k).decode("latin-1") for k in each
-                    if isinstance(k, bytes) and k not in whole])  # fmt: skip
+    texts = [k for k in each if isinstance(k, str) and k not in whole]
+    raw = [k for k in each if isinstance(k, bytes) and k not in whole]
+    match = fnmatch.fnmatchcase
 
     def test(data: list[bytes]) -> list[bool]:
         return [
-            (texts is not None and texts(os.fsdecode(d)) is not None)
-            or (raw is not None and raw(d.decode("latin-1")) is not None)
+            any(match(os.fsdecode(d), glob) for glob in texts) or any(match(d, g) for g in raw)
             for d in data
         ]
 
     for (pack, rows), positions in zip(sought, places, strict=True):
         named = np.zeros_like(rows)
         named[positions] = rows[positions]
-        rows[:] = rows & ~named & (texts is not None or raw is not None)
+        rows[:] = rows & ~named & bool(texts or raw)
         _keep(pack, "key", rows, test)
         rows[named] = True
 
@@ -187,10 +186,6 @@ def _places(found_in: Sequence[opening.Pack], keys: Sequence[str | bytes]) -> li
         if len(missing) == len(found_in):
             raise missing[0]
     return places
-
-
-def _pattern(globs: list[str]) -> Callable[[str], Any] | None:
-    return re.compile("|".join(map(fnmatch.translate, globs))).match if globs else None
 
 
 def _keep_meta(sought: Sequence[_Sought], meta: Mapping[str, Any]) -> None:

@@ -141,16 +141,13 @@ def _count_kept(found: np.ndarray, chosen: np.ndarray | None) -> np.ndarray:
     """Count what is left of (S,) samples of each shard, of (n,) chosen samples; None: all."""
     if chosen is None:
         return found
-    ends = np.cumsum(found)
-    if (chosen[1:] < chosen[:-1]).any():
-        number = np.searchsorted(ends, chosen, "right")
-        if (number[1:] < number[:-1]).any():
-            raise OptionError(
-                "window= needs the samples of each shard side by side; this part of a dataset "
-                "mixes its shards: sort the indices that it was made of"
-            )
-        return np.bincount(number, minlength=len(found))
-    return np.diff(np.searchsorted(chosen, ends, "left"), prepend=0)
+    number = np.searchsorted(np.cumsum(found), chosen, "right")
+    if (number[1:] < number[:-1]).any():
+        raise OptionError(
+            "window= needs the samples of each shard side by side; this part of a dataset "
+            "mixes its shards: sort the indices that it was made of"
+        )
+    return np.bincount(number, minlength=len(found))
 
 
 @dataclasses.dataclass(frozen=True)

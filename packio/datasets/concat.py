@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -275,8 +274,7 @@ def _join_views(
 
 def _bytes_of(batch: torch.Tensor) -> np.ndarray:
     """(N, bytes of each) of a contiguous (N, …) tensor; a view."""
-    flat = batch.reshape(len(batch), math.prod(batch.shape[1:]))
-    array: np.ndarray = flat.view(torch.uint8).numpy()
+    array: np.ndarray = batch.unsqueeze(-1).flatten(1).view(torch.uint8).numpy()
     return array
 
 

@@ -172,8 +172,7 @@ class Dataset(SeededMixin, torch.utils.data.Dataset[Any]):
         indices = selection.several_indices(len(self), index)
         if indices is None:
             return self._sample(operator.index(index))
-        if len(indices):
-            self._warn_if_again(indices)
+        self._warn_if_again(indices)
         batch = self._batch(indices)
         return BatchedFields(batch) if type(batch) is list else batch
 
@@ -185,8 +184,7 @@ class Dataset(SeededMixin, torch.utils.data.Dataset[Any]):
         """
         if self._overrides("__getitem__"):
             return [self[index] for index in indices]
-        if len(indices):
-            self._warn_if_again(indices)
+        self._warn_if_again(indices)
         return self._samples(self._gather(indices))
 
     def gather(
@@ -449,7 +447,8 @@ class Dataset(SeededMixin, torch.utils.data.Dataset[Any]):
 
     def _warn_if_again(self, indices: Sequence[int] | np.ndarray) -> None:
         """Warn if a batch comes again in one epoch, and draws the same because of a seed."""
-        if not (self.seeded and self._is_random) or isinstance(indices[0], PositionedIndex):
+        is_fixed = self.seeded and self._is_random and len(indices) > 0
+        if not is_fixed or isinstance(indices[0], PositionedIndex):
             return
         if self._tally.comes_again(draws.digest(indices)):
             warnings.warn(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import collections
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,16 +38,17 @@ def calls(work: Callable[[], Any]) -> dict[str, float]:
     return {event: made[event] / SAMPLES for event in ("call", "c_call")}
 
 
-@pytest.fixture
-def dataset(tmp_path: Path) -> packio.PackDataset:
-    (tmp_path / "images" / "noise").mkdir(parents=True)
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> packio.PackDataset:
+    folder = tmp_path_factory.mktemp("overhead")
+    (folder / "images" / "noise").mkdir(parents=True)
     draw = np.random.default_rng(0)
     for i in range(SAMPLES):
         pixels = Image.fromarray(draw.integers(0, 256, (48, 40, 3), np.uint8))
-        pixels.save(tmp_path / "images" / "noise" / f"{i}.jpg")
-    packio.pack(tmp_path / "images", tmp_path / "pack.lmdb")
+        pixels.save(folder / "images" / "noise" / f"{i}.jpg")
+    packio.pack(folder / "images", folder / "pack.lmdb")
     crop = packio.RandomResizedCrop(32)
-    return packio.LmdbDataset(tmp_path / "pack.lmdb", crop=crop, hflip=0.5, threads=1)
+    return packio.LmdbDataset(folder / "pack.lmdb", crop=crop, hflip=0.5, threads=1)
 
 
 def test_a_sample_of_a_batch_takes_few_calls(dataset: packio.PackDataset) -> None:

@@ -10,7 +10,7 @@ import coordinates
 import numpy as np
 import pytest
 import torch
-from made import encoded
+from made import saved
 from PIL import Image
 
 import packio
@@ -199,11 +199,11 @@ def test_ids_are_as_stored(tmp_path: Path) -> None:
     deep = ids.astype(np.uint16) * 1300
     bits = ids % 2 == 1
     wanted = [
-        (encoded(palette), ids), (encoded(palette, transparency=3), ids),
-        (encoded(few, bits=2), ids % 3), (encoded(Image.fromarray(ids)), ids),
-        (encoded(Image.fromarray(bits)), bits), (encoded(Image.fromarray(deep)), deep),
-        (encoded(Image.fromarray(deep), "TIFF"), deep), (encoded(palette, "GIF"), ids),
-        (encoded(Image.fromarray(ids), "PPM"), ids), (encoded(palette, "BMP"), ids),
+        (saved(palette), ids), (saved(palette, transparency=3), ids),
+        (saved(few, bits=2), ids % 3), (saved(Image.fromarray(ids)), ids),
+        (saved(Image.fromarray(bits)), bits), (saved(Image.fromarray(deep)), deep),
+        (saved(Image.fromarray(deep), "TIFF"), deep), (saved(palette, "GIF"), ids),
+        (saved(Image.fromarray(ids), "PPM"), ids), (saved(palette, "BMP"), ids),
     ]  # fmt: skip
     image = np.zeros((6, 8, 3), np.uint8)
     ds = packio.PackDataset(_packed(tmp_path / "a.lmdb", *((image, m) for m, _ in wanted)))

@@ -55,7 +55,7 @@ def files_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def image(colour: str, size: tuple[int, int] = (30, 20)) -> bytes:
-    return made.encoded(Image.new("RGB", size, colour), "PNG", compress_level=0)
+    return made.saved(Image.new("RGB", size, colour), "PNG", compress_level=0)
 
 
 def contents(folder: Path) -> dict[str, tuple[int, int]]:

@@ -5,18 +5,16 @@ Every kind of field is in all samples of one container, and missing in some samp
 
 from __future__ import annotations
 
-import io
-import itertools
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import chunked
 import made
 import numpy as np
+import one_file
 import pytest
-from PIL import Image
 
-import packio
 from packio import errors, registry
 from packio.formats import Reading
 from packio.images import encodings
@@ -24,26 +22,16 @@ from packio.sample.fields import KINDS, encode
 from packio.sample.record import Field
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from packio.formats import Written
 
 NAMES = ["hdf5", "pth", "n5", "zarr"]
 _COUNT = 7
 _BASE = ["offsets", "data", "label", "key_data", "key_offsets"]
-_BOXES = ["boxes", "box_labels", "box_offsets", "box_area", "box_crowd"]
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache of the test's own."""
-    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
 
 
 def _pixels(shape: tuple[int, ...], kind: str = "image") -> Field:
-    file = io.BytesIO()
-    Image.fromarray(np.full(shape, sum(shape), np.uint8)).save(file, "PNG")
-    return Field(kind, file.getvalue(), encodings.read_facts(file.getvalue()))
+    data = made.saved(np.full(shape, sum(shape), np.uint8))
+    return Field(kind, data, encodings.read_facts(data))
 
 
 def _value(kind: str, i: int) -> Field:
@@ -79,93 +67,25 @@ def _path(name: str, folder: Path) -> Path:
     return folder / f"a{registry.load('formats', name).caps.suffixes[0]}"
 
 
-@pytest.mark.parametrize("missing", [(), (0,), (3, 6), tuple(range(1, _COUNT))], ids=str)
-@pytest.mark.parametrize("name", NAMES)
-def test_fields_come_back(name: str, missing: tuple[int, ...], tmp_path: Path) -> None:
-    records, path = _records(KINDS, missing), _path(name, tmp_path)
-    written = _write(name, path, records)
-    folder = path if path.is_dir() else tmp_path
-    form = registry.load("formats", name)
-    found = list(form.scan(path, Reading()))
-    for field, ranges in written.places.items():
-        for i, record in enumerate(records):
-            if field not in record.fields:
-                assert ranges.offset[i] == -1
-                assert field not in found[i].fields
-                continue
-            place = found[i].fields[field]
-            file = written.files[ranges.file[i]]
-            assert place[:4] == (
-                record.fields[field].kind,
-                file,
-                ranges.offset[i],
-                ranges.length[i],
-            )
-            whole = (folder / place.file).read_bytes()
-            data = whole[place.offset : place.offset + place.length]
-            assert data == record.fields[field].data
-    packio.reindex(path)
-    with packio.open(path) as pack:
-        assert pack.fields == {"image": "image"} | {f"my-{kind}": kind for kind in KINDS}
-        for i, kind in itertools.product(range(_COUNT), KINDS):
-            one, given = pack.field(f"my-{kind}", i), records[i].fields.get(f"my-{kind}")
-            assert (one is None) == (given is None)
-            if one is not None and given is not None:
-                assert (one.kind, one.data) == (given.kind, given.data)
-    assert packio.verify(path).ok
+def _read(name: str, path: Path, peer: str) -> tuple[dict[str, Any], str]:
+    """The arrays and the text ``packio``; a library of these is the peer."""
+    if name in one_file.KINDS:
+        return one_file.KINDS[name].arrays(path, mmap=True)
+    kind = chunked.KINDS[name]
+    arrays = {p.name: kind.peers[peer](path, p.name) for p in path.iterdir() if p.is_dir()}
+    said = json.loads((path / kind.metadata).read_text())
+    return arrays, said.get("attributes", said)["packio"]
 
 
-def _by_h5py(path: Path) -> tuple[dict[str, Any], str]:
-    h5py = pytest.importorskip("h5py")
-    with h5py.File(path) as file:
-        return {name: dataset[()] for name, dataset in file.items()}, file.attrs["packio"]
+_PEERS = {"hdf5": ["h5py"], "pth": ["torch"], **{n: [*k.peers] for n, k in chunked.KINDS.items()}}
 
 
-def _by_torch(path: Path) -> tuple[dict[str, Any], str]:
-    import torch
-
-    found = torch.load(path, weights_only=True, mmap=True)
-    return {n: tensor.numpy() for n, tensor in found.items() if n != "packio"}, found["packio"]
-
-
-def _by_zarr(path: Path) -> tuple[dict[str, Any], str]:
-    zarr = pytest.importorskip("zarr")
-    group = zarr.open_group(str(path), mode="r")
-    return {name: array[...] for name, array in group.arrays()}, group.attrs["packio"]
-
-
-def _by_z5py(path: Path) -> tuple[dict[str, Any], str]:
-    z5py = pytest.importorskip("z5py")
-    file = z5py.File(str(path), "r")
-    return {name: file[name][:] for name in file}, file.attrs["packio"]
-
-
-def _by_tensorstore(path: Path) -> tuple[dict[str, Any], str]:
-    tensorstore = pytest.importorskip("tensorstore")
-    driver = "n5" if path.suffix == ".n5" else "zarr3"
-    found = {}
-    for folder in (p for p in path.iterdir() if p.is_dir()):
-        spec = {"driver": driver, "kvstore": {"driver": "file", "path": str(folder)}}
-        values = tensorstore.open(spec).result().read().result()
-        found[folder.name] = values.T if driver == "n5" else values
-    text = json.loads((path / ("attributes.json" if driver == "n5" else "zarr.json")).read_text())
-    return found, text.get("attributes", text)["packio"]
-
-
-@pytest.mark.parametrize(
-    ("name", "read"),
-    [
-        ("hdf5", _by_h5py), ("pth", _by_torch), ("n5", _by_z5py), ("n5", _by_tensorstore),
-        ("zarr", _by_zarr), ("zarr", _by_tensorstore),
-    ],
-)  # fmt: skip
-def test_other_libraries_see_the_fields(
-    name: str, read: Callable[[Path], tuple[Mapping[str, Any], str]], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("name", "peer"), [(n, peer) for n in NAMES for peer in _PEERS[n]])
+def test_other_libraries_see_the_fields(name: str, peer: str, tmp_path: Path) -> None:
     records = [r.with_fields(mask=_value("mask", i)) for i, r in enumerate(_records(KINDS, (2, 5)))]
     path = _path(name, tmp_path)
     _write(name, path, [made.of(r) for r in records])
-    arrays, text = read(path)
+    arrays, text = _read(name, path, peer)
     assert json.loads(text)["fields"] == {f"my-{kind}": kind for kind in sorted(KINDS)}
     for field in ("mask", *(f"my-{kind}" for kind in KINDS)):
         data, offsets = arrays[f"{field}_data"], arrays[f"{field}_offsets"]
@@ -180,29 +100,9 @@ def test_other_libraries_see_the_fields(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_columns_of_boxes_come_back(name: str, tmp_path: Path) -> None:
-    records, path = [], _path(name, tmp_path)
-    for i, record in enumerate(_records(())):
-        boxes = np.full((i, 4), i, "f4")
-        columns = {"labels": np.arange(i), "area": np.arange(i) / 2, "crowd": np.arange(i) % 2}
-        records.append(made.Made(record.key, record.fields, i, None, boxes, columns))
-    _write(name, path, records)
-    for given, found in zip(
-        records, registry.load("formats", name).scan(path, Reading()), strict=True
-    ):
-        np.testing.assert_array_equal(found.boxes, given.boxes)
-        assert found.box_columns.keys() == given.box_columns.keys()
-        for column, values in given.box_columns.items():
-            np.testing.assert_array_equal(found.box_columns[column], values)
-        assert found.box_columns["crowd"].dtype == np.int64
-        assert found.box_columns["area"].dtype == np.float32
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_a_container_without_named_fields_has_no_word_of_them(name: str, tmp_path: Path) -> None:
     _write(name, _path(name, tmp_path), _records(()))
-    read = {"hdf5": _by_h5py, "pth": _by_torch, "n5": _by_z5py, "zarr": _by_zarr}[name]
-    arrays, text = read(_path(name, tmp_path))
+    arrays, text = _read(name, _path(name, tmp_path), _PEERS[name][0])
     assert json.loads(text).keys() == {"classes", "format", "samples", "version"}
     assert arrays.keys() - {"length"} == set(_BASE)
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import long
 import made
 import numpy as np
 import one_file
@@ -26,7 +23,7 @@ h5py = pytest.importorskip("h5py")
 
 
 def test_every_dataset_is_contiguous_and_the_file_in_the_oldest_form(tmp_path: Path) -> None:
-    one_file.write(container.FORMAT, tmp_path / "out.h5", one_file.full(20))
+    made.write(container.FORMAT, tmp_path / "out.h5", one_file.full(20))
     with h5py.File(tmp_path / "out.h5") as file:
         assert file.id.get_create_plist().get_version()[0] == 0
         for dataset in file.values():
@@ -50,7 +47,7 @@ def test_the_module_needs_no_h5py(tmp_path: Path) -> None:
         "try: hdf5.FORMAT.writer(Path(sys.argv[1]), count=1, size=1, classes=())\n"
         "except errors.MissingPackageError as error: print(error)"
     )
-    assert "pip install 'packio[hdf5]'" in one_file.in_a_process(code, tmp_path / "out.h5")
+    assert "pip install 'packio[hdf5]'" in made.in_a_process(code, tmp_path / "out.h5")
 
 
 # Scanning
@@ -78,7 +75,7 @@ def _opaque_scalars(file: Any, values: list[bytes]) -> None:
 def test_scan_finds_what_others_write(
     tmp_path: Path, make: Callable[[Any, list[bytes]], None], libver: str, userblock: int
 ) -> None:
-    values = [r.data for r in one_file.records([5, 9000, 1, 70_000, 333])]
+    values = [r.data for r in made.random_records([5, 9000, 1, 70_000, 333])]
     path = tmp_path / "foreign.h5"
     with h5py.File(path, "w", libver=libver, userblock_size=userblock) as file:
         make(file, values)
@@ -125,7 +122,7 @@ def test_what_is_no_image_is_refused_with_a_reason(
 
 
 def test_a_newer_version_and_other_headers_are_refused(tmp_path: Path) -> None:
-    one_file.write(container.FORMAT, tmp_path / "out.h5", one_file.records([1]))
+    made.write(container.FORMAT, tmp_path / "out.h5", made.random_records([1]))
     texts: dict[str, type[errors.PackioError]]
     texts = {'{"format":"hdf5","version":2}': errors.VersionError}
     texts |= dict.fromkeys(['{"format":"pth","version":1}', "[]", "{", "1"], errors.NotAPackError)
@@ -148,7 +145,7 @@ def test_a_newer_version_and_other_headers_are_refused(tmp_path: Path) -> None:
 def test_columns_that_cannot_be_are_integrity_errors(
     tmp_path: Path, name: str, values: Any
 ) -> None:
-    one_file.write(container.FORMAT, tmp_path / "out.h5", one_file.records([3, 4]))
+    made.write(container.FORMAT, tmp_path / "out.h5", made.random_records([3, 4]))
     with h5py.File(tmp_path / "out.h5", "r+") as file:
         if name in file:
             del file[name]
@@ -158,52 +155,3 @@ def test_columns_that_cannot_be_are_integrity_errors(
             file[name] = np.array(values, np.int64)
     with pytest.raises(errors.IntegrityError, match=rf"out\.h5: .*{name}"):
         list(made.scanned(container.FORMAT, tmp_path / "out.h5"))
-
-
-def test_a_file_that_is_not_there_or_not_hdf5_is_named(tmp_path: Path) -> None:
-    with pytest.raises(errors.ReadError, match=r"none\.h5"):
-        list(made.scanned(container.FORMAT, tmp_path / "none.h5"))
-    (tmp_path / "text.h5").write_bytes(b"text" * 1000)
-    with pytest.raises(errors.NotAPackError, match=r"text\.h5"):
-        list(made.scanned(container.FORMAT, tmp_path / "text.h5"))
-
-
-def _scan_damaged(path: Path, start: int, count: int) -> None:
-    """Scan copies with a few bits turned over, or cut off; print what is no error of packio's."""
-    whole = path.read_bytes()
-    for seed in range(start, start + count):
-        rng = random.Random(seed)
-        content = bytearray(whole)
-        if seed % 4 == 0:
-            del content[rng.randrange(len(content)) :]
-        for _ in range(rng.choice((0, 1, 1, 3)) if seed % 4 == 0 else rng.choice((1, 1, 3))):
-            if content:
-                content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-        damaged = path.with_name(f"{seed}-{path.name}")
-        damaged.write_bytes(content)
-        try:
-            for entry in made.scanned(container.FORMAT, damaged):
-                assert entry.offset == -1 or 0 <= entry.offset <= len(content) - entry.length
-        except errors.PackioError:
-            pass
-        damaged.unlink()
-
-
-@pytest.mark.parametrize("make", [_foreign_blob, _one_dataset_each, None])
-@pytest.mark.parametrize("count", long.after(1, (100, 400)))
-def test_damaged_files_raise_nothing_but_errors_of_packio(
-    tmp_path: Path, make: Callable[[Any, list[bytes]], None] | None, count: int
-) -> None:
-    """In other processes, for it is h5py that reads the file here."""
-    path = tmp_path / "out.h5"
-    if make is None:
-        one_file.write(container.FORMAT, path, one_file.full(5))
-    else:
-        with h5py.File(path, "w") as file:
-            make(file, [b"1", b"22", b"", b"333"])
-    context = multiprocessing.get_context("fork")
-    for start in range(0, count, 100):
-        process = context.Process(target=_scan_damaged, args=(path, start, 100))
-        process.start()
-        process.join(600)
-        assert process.exitcode == 0, f"seeds {start}..{start + 99}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import io
 import json
@@ -24,7 +25,7 @@ from PIL import Image
 
 import packio
 from packio import errors
-from packio.formats import Written, tfrecord
+from packio.formats import tfrecord
 from packio.formats.tfrecord import FORMAT
 from packio.formats.tfrecord import fields as example_fields
 
@@ -32,59 +33,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _CLASSES = ["cat", "dog", "été"]
+_write = functools.partial(made.write, FORMAT, classes=_CLASSES)
 
 
 # Independent checkers
 
 
-def _example_class() -> Any:
-    """tf.train.Example, from its .proto files: what protobuf makes of them."""
-    descriptor_pb2 = pytest.importorskip("google.protobuf.descriptor_pb2")
-    descriptor_pool = pytest.importorskip("google.protobuf.descriptor_pool")
-    message_factory = pytest.importorskip("google.protobuf.message_factory")
-    kinds = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="t", syntax="proto3")
-
-    def message(name: str, *fields: tuple[str, int, int, int, str], parent: Any = file) -> Any:
-        made = parent.message_type.add() if parent is file else parent.nested_type.add()
-        made.name = name
-        for field, number, label, kind, type_name in fields:
-            made.field.add(
-                name=field, number=number, label=label, type=kind, type_name=type_name or None
-            )
-        return made
-
-    one, many = kinds.LABEL_OPTIONAL, kinds.LABEL_REPEATED
-    sub = kinds.TYPE_MESSAGE
-    message("BytesList", ("value", 1, many, kinds.TYPE_BYTES, ""))
-    message("FloatList", ("value", 1, many, kinds.TYPE_FLOAT, ""))
-    message("Int64List", ("value", 1, many, kinds.TYPE_INT64, ""))
-    feature = message(
-        "Feature",
-        ("bytes_list", 1, one, sub, ".t.BytesList"),
-        ("float_list", 2, one, sub, ".t.FloatList"),
-        ("int64_list", 3, one, sub, ".t.Int64List"),
-    )
-    feature.oneof_decl.add(name="kind")
-    for field in feature.field:
-        field.oneof_index = 0
-    features = message("Features", ("feature", 1, many, sub, ".t.Features.FeatureEntry"))
-    entry = message(
-        "FeatureEntry",
-        ("key", 1, one, kinds.TYPE_STRING, ""),
-        ("value", 2, one, sub, ".t.Feature"),
-        parent=features,
-    )
-    entry.options.map_entry = True
-    message("Example", ("features", 1, one, sub, ".t.Features"))
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("t.Example"))
-
-
 @pytest.fixture(scope="module")
 def example_class() -> Any:
-    return _example_class()
+    """tf.train.Example, as protobuf has it."""
+    return pytest.importorskip("tfrecord.example_pb2").Example
 
 
 def _mask(crc: int) -> int:
@@ -161,15 +119,6 @@ def _full_records(count: int = 12) -> list[made.Made]:
         )
         for i, record in enumerate(_records(count))
     ]
-
-
-def _write(
-    path: Path, records: list[made.Made], step: int = 64, classes: Any = _CLASSES
-) -> Written:
-    writer = made.writer(FORMAT, path, count=len(records), size=0, classes=classes)
-    for i in range(0, len(records), step):
-        writer.add(records[i : i + step])
-    return writer.close()
 
 
 def _read(path: Path, offset: int, length: int) -> bytes:
@@ -298,14 +247,6 @@ def _same(entry: made.Found, record: made.Made, folder: Path) -> bool:
         and entry.box_labels
         == (None if record.box_labels is None else tuple(record.box_labels.tolist()))
     )
-
-
-@pytest.mark.parametrize("make", [_records, _full_records])
-def test_scan_finds_what_the_writer_wrote(tmp_path: Path, make: Any) -> None:
-    records = make(200)
-    _write(tmp_path / "out.tfrecord", records)
-    entries = list(made.scanned(FORMAT, tmp_path / "out.tfrecord"))
-    assert all(_same(e, r, tmp_path) for e, r in zip(entries, records, strict=True))
 
 
 def test_a_record_larger_than_what_is_read_at_once(tmp_path: Path) -> None:
@@ -616,20 +557,6 @@ def test_a_compressed_file_is_refused_with_a_way_out_that_works(
     command = str(e.value).partition("unpack the file first: ")[2]
     subprocess.run(command, shell=True, cwd=tmp_path, check=True)  # noqa: S602 (what we tell users)
     assert (tmp_path / "unpacked.tfrecord").read_bytes() == plain
-
-
-@pytest.mark.parametrize("content", [b"GIF89a" * 3000, b"short", b"\0", bytes(100)])
-def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "other").write_bytes(content)
-    with pytest.raises(errors.NotAPackError, match="no TFRecord file"):
-        list(made.scanned(FORMAT, tmp_path / "other"))
-
-
-def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(errors.ReadError, match="No such file"):
-        list(made.scanned(FORMAT, tmp_path / "absent"))
-    with pytest.raises(errors.ReadError, match="directory"):
-        list(made.scanned(FORMAT, tmp_path))
 
 
 # Damage

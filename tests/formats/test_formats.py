@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import made
 import numpy as np
 import pytest
-from PIL import Image
 
 import packio
 from packio import registry
@@ -24,40 +21,27 @@ FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).c
 OF_PACKIO = [n for n in FORMATS if n in registry.list_built_in("formats")]
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of the test's own."""
-    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-def encoded(pixels: np.ndarray, encoding: str, **options: Any) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, encoding, **options)
-    return file.getvalue()
-
-
 def samples(label: str, *, extras: bool, count: int = 17) -> list[Sample]:
     """Images of several encodings, under keys of any bytes, with labels of one kind."""
     r = np.random.default_rng(3)
-    made = []
+    found = []
     for i in range(count):
         pixels = r.integers(0, 256, (9 + i, 40 - i, 3), np.uint8)
         encoding = ("JPEG", "PNG", "WEBP", "BMP")[i % 4]
-        data = encoded(pixels, encoding, **({"lossless": True} if encoding == "WEBP" else {}))
+        data = made.saved(pixels, encoding, **({"lossless": True} if encoding == "WEBP" else {}))
         labels = {"int": i % 3, "vector": r.random(4, np.float32), "none": None}
         fields: dict[str, Any] = {}
         if extras:
             mask = r.integers(0, 5, pixels.shape[:2], np.uint8)
-            fields["mask"] = encoded(mask, "PNG")
+            fields["mask"] = made.saved(mask, "PNG")
             fields["meta"] = {"i": i, "text": "grün\n\u2028", "nested": {"a": [1, None, 2.5]}}
             fields["boxes"] = r.random((i % 4, 4), np.float32) * 30
             fields["box_labels"] = np.arange(i % 4)
         key = f"c{i % 3}/{'ü' * (i % 3)} {i}\udcff\t\n.x.jpg"
         size = pixels.shape[:2]
         value: Any = labels[label]
-        made.append(Sample(i, key, data, encoding.lower(), value, *size, **fields))
-    return made
+        found.append(Sample(i, key, data, encoding.lower(), value, *size, **fields))
+    return found
 
 
 def write(given: list[Sample], out: Path, **options: Any) -> packio.PackReport:
@@ -125,9 +109,7 @@ def test_fields_that_are_absent_stay_absent(name: str, tmp_path: Path) -> None:
         assert "boxes" not in pack.index_file
 
 
-@pytest.mark.parametrize(
-    ("first", "second"), [*itertools.combinations_with_replacement(FORMATS, 2)]
-)
+@pytest.mark.parametrize(("first", "second"), [*itertools.pairwise([*FORMATS, FORMATS[0]])])
 def test_there_and_back_keeps_everything(first: str, second: str, tmp_path: Path) -> None:
     given = samples("int", extras=True, count=5)
     a, b, c = (path_of(n, tmp_path, s) for n, s in ((first, "a"), (second, "b"), (first, "c")))
@@ -170,7 +152,7 @@ def test_reading_imports_no_container_library(name: str, tmp_path: Path) -> None
         "bad = {'h5py', 'zarr', 'tensorstore', 'lmdb', 'z5py', 'tfrecord'} & set(sys.modules);"
         "assert n and not bad, bad"
     )
-    subprocess.run([sys.executable, "-c", code, str(out)], check=True)
+    made.in_a_process(code, out)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -259,16 +241,3 @@ def test_a_folder_that_is_no_container_is_no_pack(tmp_path: Path) -> None:
     (tmp_path / "x/readme.md").write_text("nothing")
     with pytest.raises(NotAPackError, match="no container that packio knows"):
         packio.open(tmp_path / "x")
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_an_image_folder_goes_in(name: str, image_folder: Path, tmp_path: Path) -> None:
-    out = path_of(name, tmp_path)
-    try:
-        packio.pack(image_folder, out)
-    except MissingPackageError as error:
-        pytest.skip(str(error))
-    with packio.open(out) as pack:
-        assert pack.classes == ["machines", "nature", "people"]
-        for sample in pack:
-            assert sample.data == (image_folder / sample.key).read_bytes()

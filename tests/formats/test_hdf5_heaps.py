@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import functools
-import io
 import random
 import struct
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import made
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch.utils.data import DataLoader
 
 import packio
@@ -26,25 +23,22 @@ from packio.formats.hdf5 import datasets, foreign
 
 h5py: Any = pytest.importorskip("h5py")
 
+pytestmark = pytest.mark.usefixtures("hdf5_indexed_here")
+
 _COUNT = 30
 _BYTES = h5py.vlen_dtype(np.uint8)
 _PIXELS = np.random.default_rng(5).integers(0, 256, (_COUNT, 8, 6, 3), np.uint8)
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
-
-
 @functools.cache
 def _values() -> list[bytes]:
     """PNGs of very different lengths: bytes behind the end of one are ignored."""
-    draw, found = random.Random(3), []
-    for pixels in _PIXELS:
-        file = io.BytesIO()
-        Image.fromarray(pixels).save(file, "PNG")
-        found.append(file.getvalue() + draw.randbytes(draw.choice((0, 1, 8, 100, 5000, 70_000))))
-    return found
+    draw = random.Random(3)
+    sizes = draw.choices((0, 1, 8, 100, 5000, 70_000), k=len(_PIXELS))
+    return [
+        made.saved(pixels) + draw.randbytes(size)
+        for pixels, size in zip(_PIXELS, sizes, strict=True)
+    ]
 
 
 def _fill(file: Any, **options: Any) -> None:
@@ -136,10 +130,7 @@ def test_they_are_read_without_h5py(tmp_path: Path) -> None:
         "pack = packio.open(sys.argv[1])\n"
         "print(pack.access, sum(len(sample.data) for sample in pack))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(path)], check=True, capture_output=True, text=True
-    )
-    assert done.stdout == f"range {sum(map(len, _values()))}\n"
+    assert made.in_a_process(code, path) == f"range {sum(map(len, _values()))}\n"
 
 
 def test_a_changed_value_is_refused_by_its_checksum(tmp_path: Path) -> None:

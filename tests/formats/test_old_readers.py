@@ -41,9 +41,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("version", ["1.6.2", "2.3.0"])
 def test_old_py_lmdb_reads_packs_and_writes_what_is_read(
-    version: str, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    version: str, written: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path))
     said = _run(f"lmdb-{version}", interop_lmdb.__file__, "read", written, cwd=tmp_path)
     assert said == f"py-lmdb {version}: 120 records each of 2 packs\n"
     interop_lmdb.check(written)

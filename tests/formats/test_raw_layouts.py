@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import struct
 from pathlib import Path
 from typing import Any
 
+import chunked
 import coordinates
 import google_crc32c
 import h5py
 import numpy as np
+import one_file
 import pytest
-import tensorstore
-import torch
 
 import packio
 from packio.formats.chunks import layout as chunks_layout
 from packio.index import building
-
-z5py: Any = pytest.importorskip("z5py")  # both want Python 3.11
-zarr: Any = pytest.importorskip("zarr")
 
 _DTYPES = ("uint8", "uint16", "float32")
 
@@ -43,45 +41,16 @@ def samples_of(pixels: np.ndarray) -> list[packio.Sample]:
     ]  # fmt: skip
 
 
-def _h5py(path: Path) -> np.ndarray:
-    with h5py.File(path) as file:
-        assert set(file) == {"data", "label", "key_data", "key_offsets"}
-        values: np.ndarray = file["data"][()]
-    return values
-
-
-def _torch(path: Path) -> np.ndarray:
-    found = torch.load(path, weights_only=True, mmap=True)
-    assert set(found) == {"data", "label", "key_data", "key_offsets", "packio"}
-    values: np.ndarray = found["data"].numpy()
-    return values
-
-
-def _zarr(path: Path) -> np.ndarray:
-    group: Any = zarr.open_group(path, mode="r")
-    assert [name in group for name in ("label", "offsets", "length")] == [True, False, False]
-    values: np.ndarray = group["data"][...]
-    return values
-
-
-def _z5py(path: Path) -> np.ndarray:
-    values: np.ndarray = z5py.File(str(path), "r")["data"][:]
-    return values
-
-
-def _tensorstore(path: Path) -> np.ndarray:
-    driver = {".zarr": "zarr3", ".n5": "n5"}[path.suffix]
-    store = {"driver": "file", "path": f"{path}/data"}
-    values: np.ndarray = np.asarray(
-        tensorstore.open({"driver": driver, "kvstore": store}).result().read().result()
-    )
-    return values.T if driver == "n5" else values  # it shows N5's axes as they are on disk
+def _of_one_file(name: str, path: Path, _: str) -> Any:
+    arrays, _ = one_file.KINDS[name].arrays(path, mmap=True)
+    assert set(arrays) == {"data", "label", "key_data", "key_offsets"}
+    return arrays["data"]
 
 
 _READERS = [
-    (".h5", _h5py), (".pth", _torch), (".zarr", _zarr), (".zarr", _tensorstore), (".zarr", _z5py),
-    (".n5", _z5py), (".n5", _tensorstore),
-]  # fmt: skip
+    *((kind.suffixes[0], functools.partial(_of_one_file, n)) for n, kind in one_file.KINDS.items()),
+    *((f".{n}", peer) for n, kind in chunked.KINDS.items() for peer in kind.peers.values()),
+]
 
 
 @pytest.mark.parametrize("dtype", _DTYPES)
@@ -98,7 +67,8 @@ def test_others_read_one_array(
     assert ("raw" in pack.metadata["shards"][0]) == as_array
     if as_array:
         assert pack.metadata["shards"][0]["raw"] == {"shape": [3, 5, 7], "dtype": dtype}
-        found = read(out)
+        assert not {"offsets", "length"} & {path.name for path in out.glob("*")}
+        found = read(out, "data")
         assert found.dtype == dtype
         assert np.array_equal(found, pixels)
     assert [s.data for s in pack] == [image.tobytes() for image in pixels]
@@ -174,7 +144,7 @@ def test_images_larger_than_a_chunk_have_one_each(
     monkeypatch.setattr(chunks_layout, "_BLOCK_BYTES", 10)
     pixels = pixels_of(3, (3, 4, 6))
     packio.pack(samples_of(pixels), tmp_path / "a.zarr")
-    assert np.array_equal(_zarr(tmp_path / "a.zarr"), pixels)
+    assert np.array_equal(chunked.by_zarr(tmp_path / "a.zarr", "data"), pixels)
     assert len(list((tmp_path / "a.zarr/data/c").iterdir())) == 3
 
 

@@ -8,16 +8,12 @@ import struct
 import zipfile
 from pathlib import Path
 
+import made
 import numpy as np
 import pytest
 
 import packio
 from packio import errors
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize(
@@ -98,10 +94,10 @@ def test_chunks_of_zarr_that_are_left_out_have_the_fill_value(
         array[:2], array[4:] = values[:2], values[4:]
     with packio.open(tmp_path / "a.zarr") as pack:
         assert [sample.data for sample in pack] == [image.tobytes() for image in pixels]
-        assert pack.labels is not None
-        assert pack.labels.tolist() == labels.tolist()
+        assert made.labels(pack) == labels.tolist()
 
 
+@pytest.mark.usefixtures("hdf5_indexed_here")
 @pytest.mark.parametrize("offset", [0, 4])
 @pytest.mark.parametrize("chunks", [None, (2, 8, 6, 3)])
 def test_numbers_of_hdf5_that_do_not_fill_their_bytes_are_read(

@@ -46,7 +46,7 @@ def quarters(encoding: str = "PNG", orientation: int = 1) -> bytes:
     pixels[:20, :30], pixels[:20, 30:], pixels[20:, :30] = (255, 0, 0), (0, 255, 0), (0, 0, 255)
     exif = Image.Exif()
     exif[0x112] = orientation
-    return made.encoded(pixels, encoding, exif=exif)
+    return made.saved(pixels, encoding, exif=exif)
 
 
 def packed(out: pathlib.Path, items: list[dict[str, Any]], **options: Any) -> pathlib.Path:

@@ -51,7 +51,7 @@ def jpeg(i: int, orientation: int = 1) -> bytes:
 def mask() -> bytes:
     ids = np.zeros((200, 300), np.uint8)
     ids[:, 150:] = 3
-    return made.encoded(ids)
+    return made.saved(ids)
 
 
 class Photographs:

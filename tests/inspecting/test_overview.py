@@ -47,7 +47,7 @@ def jpeg(i: int) -> bytes:
     exif = Image.Exif()
     exif[0x112] = orientation
     pixels = np.random.default_rng(i).integers(0, 256, (height, width, 3), np.uint8)
-    return made.encoded(pixels, "JPEG", quality=20 + i % 60, exif=exif)
+    return made.saved(pixels, "JPEG", quality=20 + i % 60, exif=exif)
 
 
 class Samples:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import latents
 import numpy as np
 import pytest
-from made import encoded
+from made import saved
 from typer.testing import CliRunner
 
 import packio
@@ -40,8 +40,8 @@ def samples(seed: int = 0, *, vectors: bool = False) -> list[Sample]:
     made = []
     for i in range(COUNT):
         pixels = r.integers(0, 256, (13, 14, 3), np.uint8)
-        mask = encoded(r.integers(0, 5, (13, 14), np.uint8), "PNG")
-        data = encoded(pixels, "PNG") if i % 2 else encoded(pixels, "JPEG", quality=50)
+        mask = saved(r.integers(0, 5, (13, 14), np.uint8), "PNG")
+        data = saved(pixels, "PNG") if i % 2 else saved(pixels, "JPEG", quality=50)
         if i == 2:  # ends in what splits a record of RecordIO: its magic number, aligned
             data += bytes(-len(data) % 4) + b"\x0a\x23\xd7\xce" * 2
         label = r.random(3, np.float32) if vectors else i % 3

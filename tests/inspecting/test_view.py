@@ -45,19 +45,19 @@ def _flat(colour: tuple[int, int, int], height: int = 12, width: int = 16) -> np
 
 def _files() -> dict[bytes, bytes]:
     """Twelve dozen images in three classes, among them one that breaks off and hostile names."""
-    files = {b"red/%03d.png" % i: made.encoded(_flat((200, 0, 0))) for i in range(70)}
-    files |= {b"green/%03d.png" % i: made.encoded(_flat((0, 200, 0))) for i in range(65)}
-    files |= {name: made.encoded(_flat((0, 0, 200))) for name in _HOSTILE}
+    files = {b"red/%03d.png" % i: made.saved(_flat((200, 0, 0))) for i in range(70)}
+    files |= {b"green/%03d.png" % i: made.saved(_flat((0, 200, 0))) for i in range(65)}
+    files |= {name: made.saved(_flat((0, 0, 200))) for name in _HOSTILE}
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
     file = io.BytesIO()
     Image.fromarray(noise).save(file, "JPEG")
     files[b"green/broken.jpg"] = file.getvalue()[:-2000]
     ramp = np.linspace(1000, 3000, 40).astype(np.uint16)
-    files[b"green/sixteen.png"] = made.encoded(np.tile(ramp, (20, 1)))
+    files[b"green/sixteen.png"] = made.saved(np.tile(ramp, (20, 1)))
     exif = Image.Exif()
     exif[0x112] = 6  # to be turned clockwise: its left side is then on top
     half = np.concatenate((_flat((255, 255, 255), 40, 40), _flat((0, 0, 0), 40, 40)), axis=1)
-    files[b"green/turned.jpg"] = made.encoded(half, "JPEG", exif=exif, quality=95)
+    files[b"green/turned.jpg"] = made.saved(half, "JPEG", exif=exif, quality=95)
     return files
 
 

@@ -148,7 +148,7 @@ def _archive_members(samples: list[Sample]) -> list[tuple[str, bytes]]:
 
 
 def _tar(members: list[tuple[str, bytes]], path: pathlib.Path, mode: str) -> str:
-    return put(path, made.tar(members, mode))
+    return put(path, made.tar_bytes(members, mode))
 
 
 @kind("label=!class", "mask=all,some", "fields=all,some", class_folders=True)

@@ -140,7 +140,7 @@ def test_arrays_that_numpy_cannot_hold_are_refused(pack: pathlib.Path) -> None:
 
 
 def _png(height: int, width: int) -> bytes:
-    return made.encoded(np.zeros((height, width), np.uint8))
+    return made.saved(np.zeros((height, width), np.uint8))
 
 
 @pytest.mark.parametrize("name", ["mask", "parts"])

@@ -28,7 +28,7 @@ _ORIENTATION = 0x0112
 
 
 def _saved(image: Image.Image, kind: str, **options: Any) -> bytes:
-    return made.encoded(image, kind, **options)
+    return made.saved(image, kind, **options)
 
 
 def _opened(data: bytes) -> Image.Image:

@@ -31,10 +31,10 @@ def _tar(first: int, count: int) -> bytes:
     for i in range(first, first + count):
         pixels = np.random.default_rng(i).integers(0, 256, (32 + i % 5, 40, 3), np.uint8)
         members += [
-            (f"{i:06d}.cls", b"%d" % (i % 3)), (f"{i:06d}.jpg", made.encoded(pixels, "JPEG")),
+            (f"{i:06d}.cls", b"%d" % (i % 3)), (f"{i:06d}.jpg", made.saved(pixels, "JPEG")),
             (f"{i:06d}.json", json.dumps({"number": i}).encode()),
         ]  # fmt: skip
-    return made.tar(members)
+    return made.tar_bytes(members)
 
 
 def _put(s3: Proxy, count: int = 5, each: int = 6) -> str:

@@ -23,7 +23,7 @@ def _png(seed: int, *, deep: bool = False, classes: int = 256) -> bytes:
     pixels = draw.integers(0, 1 << 16 if deep else classes, (9, 12)).astype(
         np.uint16 if deep else np.uint8
     )
-    return made.encoded(pixels)
+    return made.saved(pixels)
 
 
 def _value(kind: str, i: int) -> Field:
@@ -83,7 +83,7 @@ def test_fields_go_through_every_verb(name: str, tmp_path: pathlib.Path) -> None
 def test_resizing_moves_every_field_of_pixels(tmp_path: pathlib.Path) -> None:
     deep = np.full((40, 60), 40_000, np.uint16)
     ids = np.repeat(np.arange(60, dtype=np.uint8)[None] // 30 * 7, 40, 0)
-    data = {"image": made.encoded(ids), "depth": made.encoded(deep), "ids": made.encoded(ids)}
+    data = {"image": made.saved(ids), "depth": made.saved(deep), "ids": made.saved(ids)}
     sample = Sample(
         0, "a.png", data["image"], "png", None, 40, 60, 1, 1,
         boxes=np.array([[0, 0, 30, 20]], np.float32),

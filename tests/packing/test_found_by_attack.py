@@ -24,7 +24,7 @@ def _png(value: int = 0) -> bytes:
 
 def test_a_folder_that_holds_several_labels_names_no_class(tmp_path: pathlib.Path) -> None:
     members = [((f"a/{i}.png", _png(i)), (f"a/{i}.cls", b"%d" % (i % 2))) for i in range(4)]
-    (tmp_path / "w.tar").write_bytes(made.tar(itertools.chain(*members)))
+    (tmp_path / "w.tar").write_bytes(made.tar_bytes(itertools.chain(*members)))
     assert packio.open(tmp_path / "w.tar").classes == []
     packio.pack(tmp_path / "w.tar", tmp_path / "w.lmdb")
     assert [sample.label for sample in packio.open(tmp_path / "w.lmdb")] == [0, 1, 0, 1]

@@ -328,6 +328,6 @@ def test_an_upright_mask_that_is_added_to_a_pack_lies_as_its_image(tmp_path: pat
     turned = items(range(5, 9))
     given = [{name: item[name] for name in ("image", "key", "boxes")} for item in turned]
     packio.pack(given, tmp_path / "x.tar")
-    masks = {item["key"]: made.encoded(mask_of(upright())) for item in turned}
+    masks = {item["key"]: made.saved(mask_of(upright())) for item in turned}
     packio.add_field(tmp_path / "x.tar", "mask", masks, kind="mask")
     check(tmp_path / "x.tar", count=4)

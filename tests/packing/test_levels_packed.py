@@ -35,7 +35,7 @@ def _photo(width: int, height: int) -> Image.Image:
 
 
 def _saved(image: Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
-    return made.encoded(image, kind, **({"quality": 92} if kind == "JPEG" else {}), **options)
+    return made.saved(image, kind, **({"quality": 92} if kind == "JPEG" else {}), **options)
 
 
 def _write(folder: Path, names: str = "ab", first: int = 0) -> Path:

@@ -22,7 +22,7 @@ BOTH = {"txt": ".txt", "cap": ".caption"}
 
 
 def _png(value: int) -> bytes:
-    return made.encoded(np.full((9, 9), value, np.uint8))
+    return made.saved(np.full((9, 9), value, np.uint8))
 
 
 def _texts(
@@ -49,7 +49,7 @@ def _pairs(folder: pathlib.Path, numbers: Sequence[int]) -> pathlib.Path:
 def _tar(path: pathlib.Path, count: int) -> pathlib.Path:
     """A tar that others wrote: 0.png, 0.txt, 1.png and so on."""
     members = [((f"{i}.png", _png(i)), (f"{i}.txt", b"txt %d" % i)) for i in range(count)]
-    path.write_bytes(made.tar(itertools.chain(*members)))
+    path.write_bytes(made.tar_bytes(itertools.chain(*members)))
     return path
 
 

@@ -671,7 +671,7 @@ def test_a_damaged_index_is_no_finished_pack(
 
 def test_what_others_wrote_is_packed_as_it_is(tmp_path: pathlib.Path) -> None:
     members = [m for i in range(3) for m in ((f"{i}.png", png(i + 1)), (f"{i}.cls", b"%d" % i))]
-    (tmp_path / "x.tar").write_bytes(made.tar(members))
+    (tmp_path / "x.tar").write_bytes(made.tar_bytes(members))
     pack = packio.open(packio.pack(tmp_path / "x.tar", tmp_path / "y.lmdb").out)
     assert [s.label for s in pack] == [0, 1, 2]
     assert [s.data for s in pack] == [png(i + 1) for i in range(3)]

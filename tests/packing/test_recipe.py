@@ -36,7 +36,7 @@ def _more(source: pathlib.Path, count: int, name: str = "new") -> None:
 
 def _jpeg(width: int = 60, height: int = 40, **options: Any) -> bytes:
     pixels = np.random.default_rng(0).integers(0, 255, (height, width, 3), np.uint8)
-    return made.encoded(pixels, "JPEG", **options)
+    return made.saved(pixels, "JPEG", **options)
 
 
 @pytest.mark.parametrize("verb", ["convert", "merge"])
@@ -328,7 +328,7 @@ def test_unchanged_files_are_not_read_again(
 
 def test_statistics_never_cost_the_pack(tmp_path: pathlib.Path) -> None:
     sample = Sample(
-        0, "deep.png", made.encoded(np.full((4, 5), 40_000, np.uint16)), "png", None, 4, 5
+        0, "deep.png", made.saved(np.full((4, 5), 40_000, np.uint16)), "png", None, 4, 5
     )
     report = packio.pack([sample], tmp_path / "x.tar", stats=0)
     assert report.packed == 1

@@ -62,7 +62,7 @@ def encoded(image: Image.Image, form: str = "jpeg", **options: Any) -> bytes:
 
 def shard(numbers: Sequence[int], height: int = 40, width: int = 50) -> bytes:
     """A tar as WebDataset has it: image, label and description of each sample."""
-    return made.tar([
+    return made.tar_bytes([
         (f"{i:06d}.{ending}", content)
         for i in numbers
         for ending, content in (
@@ -174,7 +174,7 @@ def test_samples_may_be_larger_than_what_is_kept(
 def test_a_damaged_image_is_left_out_with_its_reason(tmp_path: Path) -> None:
     fs = fsspec.filesystem("memory")
     members = [("0.jpg", encoded(noise(0))), ("1.jpg", b"no image" * 5000)]
-    fs.pipe_file("/bad/x.tar", made.tar(members))
+    fs.pipe_file("/bad/x.tar", made.tar_bytes(members))
     place = tmp_path / "x.packio"
     with pytest.warns(UserWarning, match=r"1 of 2 records are left out.*1\.jpg"):
         packio.reindex("memory://bad/x.tar", index=place)
@@ -190,8 +190,9 @@ def test_samples_without_a_label_beside_labelled_ones_are_left_out(
     """One within a shard, and a whole shard."""
     fs = fsspec.filesystem("memory")
     image = encoded(noise(0))
-    fs.pipe_file("/few/0.tar", made.tar([("a.jpg", image), ("b.cls", b"1"), ("b.jpg", image)]))
-    fs.pipe_file("/few/1.tar", made.tar([("c.jpg", image), ("c.txt", b"text")]))
+    members = [("a.jpg", image), ("b.cls", b"1"), ("b.jpg", image)]
+    fs.pipe_file("/few/0.tar", made.tar_bytes(members))
+    fs.pipe_file("/few/1.tar", made.tar_bytes([("c.jpg", image), ("c.txt", b"text")]))
     index = tmp_path / "few.packio"
     packio.reindex("memory://few/{0..1}.tar", index=index)
     pack = packio.open("memory://few/{0..1}.tar", index=index)
@@ -262,7 +263,7 @@ def test_workers_that_are_spawned_find_the_index(web: WebServer, tmp_path: Path)
 
 
 def test_a_shard_without_samples_adds_none(web: WebServer, tmp_path: Path) -> None:
-    content = {**shards(2), "t-002.tar": made.tar([])}
+    content = {**shards(2), "t-002.tar": made.tar_bytes([])}
     web.objects = {f"/{name}": data for name, data in content.items()}
     index = tmp_path / "x.packio"
     url = f"{web.url}/t-{{000..002}}.tar"
@@ -295,7 +296,7 @@ def test_an_object_replaced_though_nobody_tells_versions_is_an_error(
     web: WebServer, tmp_path: Path
 ) -> None:
     images = [(f"{i}.jpg", encoded(noise(i))) for i in range(3)]
-    web.objects["/x.tar"] = made.tar(images)
+    web.objects["/x.tar"] = made.tar_bytes(images)
     web.version = lambda _: {}
     url, index = f"{web.url}/x.tar", tmp_path / "x.packio"
     packio.reindex(url, index=index)

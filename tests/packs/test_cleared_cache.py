@@ -29,7 +29,7 @@ def cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Pa
 
 
 def _png(value: int) -> bytes:
-    return made.encoded(np.full((4, 4, 3), value, np.uint8))
+    return made.saved(np.full((4, 4, 3), value, np.uint8))
 
 
 def _folder(path: pathlib.Path) -> pathlib.Path:

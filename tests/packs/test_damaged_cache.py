@@ -43,7 +43,7 @@ def _damage(folder: Path, damage: Callable[[bytes], bytes]) -> None:
 
 
 def _tar(path: Path) -> Path:
-    path.write_bytes(made.tar((f"{i}.png", made.png(width=3 + i)) for i in range(4)))
+    path.write_bytes(made.tar_bytes((f"{i}.png", made.png(width=3 + i)) for i in range(4)))
     return path
 
 

@@ -31,7 +31,7 @@ HTML = b"<html>404 Not Found</html>"
 
 def jpeg(seed: int = 0) -> bytes:
     pixels = np.random.default_rng(seed).integers(0, 255, (30, 40, 3), np.uint8)
-    return made.encoded(pixels, "JPEG")
+    return made.saved(pixels, "JPEG")
 
 
 IMAGES = [jpeg(0), HTML, jpeg(2)]

@@ -182,5 +182,5 @@ def _bare(folder: Path, more: bytes, labels: tuple[int | None, ...] = (0, 1, 1))
         members.append((f"{i}.png", made.png() + more))
         if label is not None:
             members.append((f"{i}.cls", b"%d" % label))
-    (folder / "bare.tar").write_bytes(made.tar(members))
+    (folder / "bare.tar").write_bytes(made.tar_bytes(members))
     return folder / "bare.tar"

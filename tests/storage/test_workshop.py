@@ -19,6 +19,11 @@ from packio.system import files
 
 
 @pytest.fixture
+def own_cache() -> None:
+    """None: these tests look at all that lies beside an output."""
+
+
+@pytest.fixture
 def victim(tmp_path: pathlib.Path) -> pathlib.Path:
     """Make a folder that is not packio's, with a file in it."""
     folder = tmp_path / "victim"

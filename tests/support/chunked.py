@@ -62,6 +62,18 @@ def digests(path: Path) -> dict[str, str]:
     return {str(f.relative_to(path)): hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
 
 
+def mutations(value: Any, odd: list[Any]) -> Iterable[Any]:
+    """Copies of a JSON value, each with one part of it left out, or replaced by an odd one."""
+    yield from odd
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield {k: v for k, v in value.items() if k != key}
+            yield from ({**value, key: changed} for changed in mutations(part, odd))
+    if isinstance(value, list):
+        for i, part in enumerate(value):
+            yield from ([*value[:i], changed, *value[i + 1 :]] for changed in mutations(part, odd))
+
+
 def by_z5py(path: Path, name: str) -> Any:
     return z5py.File(str(path), "r")[name][:]
 
@@ -136,14 +148,7 @@ class Kind(NamedTuple):
         self, path: Path, made_records: list[made.Made], step: int = 64, **options: Any
     ) -> Written:
         """Write a container."""
-        size = sum(len(record.data) for record in made_records)
-        writer = made.writer(self.form, path, len(made_records), size=size, **options)
-        try:
-            for i in range(0, len(made_records), step):
-                writer.add(made_records[i : i + step])
-            return writer.close()
-        finally:
-            writer.abort()
+        return made.write(self.form, path, made_records, step, **options)
 
     def scan(self, path: Path) -> list[made.Found]:
         """Scan a container."""

@@ -8,9 +8,13 @@ import os
 import pathlib
 import random
 import struct
+import subprocess
+import sys
 import tarfile
+import zipfile
 import zlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from PIL import Image
@@ -23,9 +27,9 @@ from packio.sample.record import UNKNOWN, Facts, Field, Place, Record
 from packio.sources import Context, Listing, list_samples
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from packio.formats import Format, Writer
+    from packio.formats import Format, Writer, Written
 
 # Where another process finds the modules of tests that it imports.
 _HERE = pathlib.Path(__file__).parents[1]
@@ -79,6 +83,12 @@ def of(record: Record[Field]) -> Made:
     return Made(r.key, r.fields, r.label, r.split, r.boxes, r.box_columns, r.meta)
 
 
+def read(listing: Listing) -> list[Made]:
+    """All records of a listing."""
+    with listing.open_records() as reading:
+        return [of(reading(i)) for i in range(len(listing.keys))]
+
+
 def png(width: int = 4, height: int = 3, padding: int = 0) -> bytes:
     """A black image, written byte by byte: of any size, and with random bytes behind it."""
 
@@ -92,6 +102,56 @@ def png(width: int = 4, height: int = 3, padding: int = 0) -> bytes:
         b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows))
         + chunk(b"IEND", b"") + os.urandom(padding)
     )  # fmt: skip
+
+
+def labels(pack: Any) -> list[Any]:
+    """The labels of a pack that has some."""
+    assert pack.labels is not None
+    return pack.labels.tolist()  # type: ignore[no-any-return]  # of an array
+
+
+def tree(root: pathlib.Path, files: Mapping[str, bytes]) -> pathlib.Path:
+    """Write files below a folder."""
+    for name, data in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return root
+
+
+Members: TypeAlias = "Mapping[str, bytes] | Iterable[tuple[str, bytes]]"  # of an archive
+
+
+def _pairs(members: Members) -> Iterable[tuple[str, bytes]]:
+    return members.items() if isinstance(members, Mapping) else members
+
+
+def tar(
+    path: pathlib.Path, members: Members, mode: str = "w", form: int = tarfile.PAX_FORMAT
+) -> pathlib.Path:  # fmt: skip
+    """Write a tar by Python's tarfile."""
+    with tarfile.open(path, mode, format=form, errors="surrogateescape") as archive:  # type: ignore[call-overload]  # any mode
+        for name, data in _pairs(members):
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return path
+
+
+def zipped(path: pathlib.Path, members: Members, method: int = zipfile.ZIP_STORED) -> pathlib.Path:
+    """Write a zip by Python's zipfile."""
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, data in _pairs(members):
+            archive.writestr(name, data)
+    return path
+
+
+def saved(image: Image.Image | np.ndarray, kind: str = "PNG", **options: Any) -> bytes:
+    """An image file, as Pillow writes it."""
+    file = io.BytesIO()
+    opened = image if isinstance(image, Image.Image) else Image.fromarray(image)
+    opened.save(file, kind, **options)
+    return file.getvalue()
 
 
 def image_tree(
@@ -146,6 +206,28 @@ def writer(form: Format, path: pathlib.Path, count: int = 1, **options: Any) -> 
     return form.writer(path, **{"count": count, "size": 0, "classes": (), **options})
 
 
+def write(
+    form: Format, path: pathlib.Path, records: Sequence[Record[Field]], step: int = 64, **more: Any
+) -> Written:
+    """Write a container, some records at a time."""
+    size = sum(len(record.image.data) for record in records)
+    made = writer(form, path, **{"count": len(records), "size": size, **more})
+    try:
+        for i in range(0, len(records), step):
+            made.add(records[i : i + step])
+        return made.close()
+    finally:
+        made.abort()
+
+
+def random_records(sizes: Iterable[int], seed: int = 0, **more: Any) -> list[Made]:
+    """Records of random bytes, of these sizes."""
+    draw = random.Random(seed)
+    return [
+        record(draw.randbytes(n), i % 7, b"class/%d.jpg" % i, **more) for i, n in enumerate(sizes)
+    ]
+
+
 def survives(form: Format, path: pathlib.Path, content: bytes) -> list[Found] | None:
     """Samples of a damaged container, which lie within it; None where it is refused by name."""
     path.write_bytes(content)
@@ -155,8 +237,20 @@ def survives(form: Format, path: pathlib.Path, content: bytes) -> list[Found] | 
         assert str(path) in str(error)  # noqa: PT017 (either is right)
         return None
     places = [place for record in found for place in record.fields.values()]
-    assert all(0 < p.offset <= p.offset + p.length <= len(content) for p in places)
+    assert all(
+        p.offset == -1 or 0 <= p.offset <= p.offset + p.length <= len(content) for p in places
+    )
     return found
+
+
+def in_a_process(code: str, *arguments: object, **environment: str) -> str:
+    """What a program prints."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=600, check=True,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+    return done.stdout
 
 
 class Asked:
@@ -185,15 +279,7 @@ def damage(pack: pathlib.Path, position: int, name: str = "image") -> None:
         changed.write(bytes([byte ^ 0x10]))
 
 
-def encoded(image: Image.Image | np.ndarray, kind: str = "PNG", **options: Any) -> bytes:
-    """An image in a file of a kind, with options of Pillow."""
-    file = io.BytesIO()
-    image = image if isinstance(image, Image.Image) else Image.fromarray(image)
-    image.save(file, kind, **options)
-    return file.getvalue()
-
-
-def tar(members: Iterable[tuple[str, bytes]], mode: Any = "w") -> bytes:
+def tar_bytes(members: Iterable[tuple[str, bytes]], mode: Any = "w") -> bytes:
     """A tar of files, written in a mode of tarfile."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode=mode) as archive:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,17 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from packio.formats import Written, hdf5, pth
+from packio.formats import hdf5, pth
 
 h5py: Any = pytest.importorskip("h5py")
 
 SIZES = [0, 1, 100, 4095, 4096, 4097, 70_000, 0, 9_000_017, 5]
-
-
-def records(sizes: Iterable[int], seed: int = 0) -> list[made.Made]:
-    """Records of random bytes."""
-    rng = random.Random(seed)
-    return [made.record(rng.randbytes(n), i % 7, b"class/%d.jpg" % i) for i, n in enumerate(sizes)]
 
 
 def full(count: int) -> list[made.Made]:
@@ -46,14 +37,6 @@ def full(count: int) -> list[made.Made]:
     ]
 
 
-def write(form: Any, path: Path, found: list[made.Made], step: int = 64) -> Written:
-    """Write a container."""
-    writer = made.writer(form, path, len(found), classes=["a", "b"])
-    for i in range(0, len(found), step):
-        writer.add(found[i : i + step])
-    return writer.close()
-
-
 def ragged(arrays: dict[str, Any], name: str) -> list[bytes]:
     """The values of a blob, cut by the offsets beside it."""
     prefix = "" if name == "data" else name.partition("_")[0] + "_"
@@ -70,16 +53,6 @@ def at(path: Path, ranges: Iterable[tuple[str, int, int]]) -> list[bytes]:
 def data(form: Any, path: Path) -> list[bytes]:
     """The images that a scan finds."""
     return at(path, [(e.file, e.offset, e.length) for e in made.scanned(form, path)])
-
-
-def in_a_process(code: str, *arguments: object, **environment: str) -> str:
-    """What a program prints."""
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=600, check=True,
-        env={**os.environ, **environment},
-    )  # fmt: skip
-    return done.stdout
 
 
 def _by_h5py(path: Path) -> tuple[dict[str, Any], str]:

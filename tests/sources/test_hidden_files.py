@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import pathlib
-import tarfile
 import warnings
-import zipfile
 from typing import TYPE_CHECKING
 
 import made
@@ -32,9 +29,7 @@ NO_IMAGES = ("cats/Thumbs.db", "cats/desktop.ini", "cats/.DS_Store", ".gitignore
 
 
 def _jpeg() -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", (40, 30), (200, 100, 50)).save(file, "JPEG")
-    return file.getvalue()
+    return made.saved(Image.new("RGB", (40, 30), (200, 100, 50)), "JPEG")
 
 
 JPEG = _jpeg()
@@ -119,16 +114,8 @@ def test_pairs_leave_hidden_files_out(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])
 def test_an_archive_leaves_hidden_members_out(kind: str, tmp_path: pathlib.Path) -> None:
-    root, path = _tree(tmp_path / "s", (*GOOD, *HIDDEN, *NO_IMAGES)), tmp_path / f"a.{kind}"
-    names = (*GOOD, *HIDDEN, *NO_IMAGES)
-    if kind == "zip":
-        with zipfile.ZipFile(path, "w") as archive:
-            for name in names:
-                archive.write(root / name, name)
-    else:
-        with tarfile.open(path, "w") as tar:
-            for name in names:
-                tar.add(root / name, name)
+    files = made.files_below(_tree(tmp_path / "s", (*GOOD, *HIDDEN, *NO_IMAGES)))
+    path = (made.zipped if kind == "zip" else made.tar)(tmp_path / f"a.{kind}", files)
     report = packio.pack(path, tmp_path / "x.lmdb", folder=".")
     assert _keys(tmp_path / "x.lmdb") == [*GOOD]
     assert report.classes == 2
@@ -136,10 +123,8 @@ def test_an_archive_leaves_hidden_members_out(kind: str, tmp_path: pathlib.Path)
 
 
 def test_the_folder_in_common_is_that_of_the_images_that_are_taken(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "a.zip"
-    with zipfile.ZipFile(path, "w") as archive:  # as macOS makes it
-        for name in ("data/cats/1.jpg", "data/dogs/2.jpg", "__MACOSX/data/cats/1.jpg"):
-            archive.writestr(name, JPEG)
+    names = ("data/cats/1.jpg", "data/dogs/2.jpg", "__MACOSX/data/cats/1.jpg")  # as macOS makes it
+    path = made.zipped(tmp_path / "a.zip", dict.fromkeys(names, JPEG))
     packio.pack(path, tmp_path / "x.lmdb")
     assert _keys(tmp_path / "x.lmdb") == [*GOOD]
 
@@ -173,11 +158,7 @@ def test_shards_of_a_folder_are_not_their_twins_of_macos(
 ) -> None:
     monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "shards").mkdir()
-    with tarfile.open(tmp_path / "shards/a.tar", "w") as tar:
-        for name, data in (("1.jpg", JPEG), ("1.cls", b"0")):
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
+    made.tar(tmp_path / "shards/a.tar", {"1.jpg": JPEG, "1.cls": b"0"})
     (tmp_path / "shards/._a.tar").write_bytes(b"\0\5\x16\7" + bytes(600))
     with packio.open(tmp_path / "shards") as pack:
         assert len(pack) == 1

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
-import struct
-import tarfile
 from typing import TYPE_CHECKING, Any
 
 import made
 import numpy as np
 import pytest
+from mds_shards import shard
 
 import packio
 from packio.errors import BadImagesError, NotAPackError, OptionError, PackioError, SourceError
@@ -32,16 +30,12 @@ def _own_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _tar(path: pathlib.Path, *metas: Any, **cls: int) -> pathlib.Path:
     """A WebDataset: 0.png and 0.json, …; `cls` are labels of some, as ``_0=7``."""
-    with tarfile.open(path, "w") as file:
-        for i, meta in enumerate(metas):
-            members = {f"{i}.png": made.png(), f"{i}.json": json.dumps(meta).encode()}
-            if f"_{i}" in cls:
-                members[f"{i}.cls"] = b"%d" % cls[f"_{i}"]
-            for name, data in members.items():
-                info = tarfile.TarInfo(name)
-                info.size = len(data)
-                file.addfile(info, io.BytesIO(data))
-    return path
+    members: dict[str, bytes] = {}
+    for i, meta in enumerate(metas):
+        members |= {f"{i}.png": made.png(), f"{i}.json": json.dumps(meta).encode()}
+        if f"_{i}" in cls:
+            members[f"{i}.cls"] = b"%d" % cls[f"_{i}"]
+    return made.tar(path, members)
 
 
 _METAS = {"author": "eve", "n": 7}, {"author": "bob", "n": 16777217}, {"author": "eve", "n": 7}
@@ -153,53 +147,35 @@ def test_a_member_that_some_json_lack_makes_bad_samples(tmp_path: pathlib.Path) 
     assert packio.open(tmp_path / "out.tar").classes == ["x", "y"]
 
 
-def _feature(name: bytes, kind: int, content: bytes) -> bytes:
-    def field(number: int, data: bytes) -> bytes:
-        return bytes([number << 3 | 2]) + varint(len(data)) + data
-
-    return field(1, field(1, name) + field(2, field(kind, field(1, content))))
-
-
-def _tfrecord(path: pathlib.Path, kind: int, *labels: bytes) -> pathlib.Path:
-    import google_crc32c
-
-    def masked(data: bytes) -> bytes:
-        crc = google_crc32c.value(data)
-        return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
-
-    with path.open("wb") as file:
-        for label in labels:
-            features = _feature(b"image", 1, made.png()) + _feature(b"label", kind, label)
-            data = b"\n" + varint(len(features)) + features
-            head = struct.pack("<Q", len(data))
-            file.write(head + masked(head) + data + masked(data))
+def _tfrecord(path: pathlib.Path, *labels: bytes | float) -> pathlib.Path:
+    writer = pytest.importorskip("tfrecord").TFRecordWriter(str(path))
+    for label in labels:
+        kind = "byte" if isinstance(label, bytes) else "float"
+        writer.write({"image": (made.png(), "byte"), "label": (label, kind)})
+    writer.close()
     return path
 
 
-def _floats(*values: float) -> list[bytes]:
-    return [struct.pack("<f", value) for value in values]
-
-
 def test_texts_of_a_container_are_classes(tmp_path: pathlib.Path) -> None:
-    packio.reindex(_tfrecord(tmp_path / "a.tfrecord", 1, b"dog", b"cat", b"dog"))
+    packio.reindex(_tfrecord(tmp_path / "a.tfrecord", b"dog", b"cat", b"dog"))
     pack = packio.open(tmp_path / "a.tfrecord")
     assert (pack.classes, _said(pack)) == (["cat", "dog"], [1, 0, 1])
     assert not verify(tmp_path / "a.tfrecord").damages
 
 
 def test_whole_floats_of_a_container_are_class_numbers(tmp_path: pathlib.Path) -> None:
-    path = _tfrecord(tmp_path / "a.tfrecord", 2, *_floats(1, 0, 2))
+    path = _tfrecord(tmp_path / "a.tfrecord", 1, 0, 2)
     packio.reindex(path)
     assert _said(packio.open(path)) == [1, 0, 2]
     assert not verify(path).damages
-    path = _tfrecord(tmp_path / "b.tfrecord", 2, *_floats(1, 0.5, 2))
+    path = _tfrecord(tmp_path / "b.tfrecord", 1, 0.5, 2)
     packio.reindex(path)
     assert _said(packio.open(path)) == [[1.0], [0.5], [2.0]]
     assert not verify(path).damages
 
 
 def test_an_offset_moves_whole_floats_too(tmp_path: pathlib.Path) -> None:
-    path = _tfrecord(tmp_path / "a.tfrecord", 2, *_floats(1, 3, 2))
+    path = _tfrecord(tmp_path / "a.tfrecord", 1, 3, 2)
     packio.reindex(path, label_offset=-1)
     assert _said(packio.open(path)) == [0, 2, 1]
     assert not verify(path).damages
@@ -207,7 +183,7 @@ def test_an_offset_moves_whole_floats_too(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*records are left out")
 def test_nan_of_a_container_is_a_bad_sample(tmp_path: pathlib.Path) -> None:
-    path = _tfrecord(tmp_path / "a.tfrecord", 2, *_floats(1, float("nan"), 2))
+    path = _tfrecord(tmp_path / "a.tfrecord", 1, float("nan"), 2)
     with pytest.raises(BadImagesError, match="no label"):
         packio.pack(path, tmp_path / "out.tar")
     assert _said(packio.open(path)) == [1, 2]
@@ -225,25 +201,12 @@ def test_labels_of_hdf5_that_float32_would_change_stay(tmp_path: pathlib.Path) -
         assert found.tolist() == labels
 
 
-def _mds(path: pathlib.Path, **columns: Any) -> pathlib.Path:
-    names = ["image", *columns]
-    encodings = ["png", *("str" if isinstance(v[0], str) else "int" for v in columns.values())]
-    sizes = [None, *(None if isinstance(v[0], str) else 8 for v in columns.values())]
-    config = json.dumps({
-        "version": 2, "format": "mds", "column_names": names, "column_encodings": encodings,
-        "column_sizes": sizes,
-    }).encode()  # fmt: skip
-    bodies = []
-    for row in zip(*columns.values(), strict=True):
-        values = [
-            made.png(),
-            *(v.encode() if isinstance(v, str) else struct.pack("<q", v) for v in row),
-        ]
-        variable = [len(v) for v, size in zip(values, sizes, strict=True) if size is None]
-        bodies.append(struct.pack(f"<{len(variable)}I", *variable) + b"".join(values))
-    ends = np.cumsum([4 * (len(bodies) + 2) + len(config), *map(len, bodies)]).tolist()
-    head = struct.pack(f"<{len(ends) + 1}I", len(bodies), *ends)
-    path.write_bytes(head + config + b"".join(bodies))
+def _mds(path: pathlib.Path, **columns: list[Any]) -> pathlib.Path:
+    kinds = {
+        name: "str" if isinstance(values[0], str) else "int" for name, values in columns.items()
+    }
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    path.write_bytes(shard({"image": "png", **kinds}, [{"image": made.png(), **r} for r in rows]))
     return path
 
 
@@ -253,7 +216,7 @@ def test_a_column_of_mds_is_the_label_that_is_named(tmp_path: pathlib.Path) -> N
     pack = packio.open(path, label="breed")
     assert (pack.classes, _said(pack)) == (["boxer", "pug"], [1, 0])
     assert _said(packio.open(path, label="n")) == [16777217, 2]
-    with pytest.raises(OptionError, match="label='x' is not in it; there are: label, breed, n"):
+    with pytest.raises(OptionError, match="label='x' is not in it; there are: breed, label, n"):
         packio.open(path, label="x")
 
 
@@ -286,11 +249,8 @@ def test_two_arrays_of_labels_are_refused_until_one_is_named(
 
 
 def test_a_list_in_the_json_of_a_foreign_tar_is_metadata(tmp_path: pathlib.Path) -> None:
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        for name, data in (("a.png", made.png()), ("a.json", b'[{"bbox": [1, 2, 3, 4]}]')):
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
+    text = b'[{"bbox": [1, 2, 3, 4]}]'
+    made.tar(tmp_path / "a.tar", {"a.png": made.png(), "a.json": text})
     (sample,) = packio.open(tmp_path / "a.tar")
     assert sample.meta == {"json": [{"bbox": [1, 2, 3, 4]}]}
 
@@ -348,14 +308,9 @@ def test_text_beside_an_image_in_lmdb_is_the_label_if_its_place_is_said(
 
 
 def _webdataset(path: pathlib.Path, *labels: bytes | None) -> pathlib.Path:
-    with tarfile.open(path, "w") as tar:
-        for i, label in enumerate(labels):
-            for name, data in ((f"{i}.png", made.png()), (f"{i}.cls", label)):
-                if data is not None:
-                    member = tarfile.TarInfo(name)
-                    member.size = len(data)
-                    tar.addfile(member, io.BytesIO(data))
-    return path
+    images = {f"{i}.png": made.png() for i in range(len(labels))}
+    given = {f"{i}.cls": label for i, label in enumerate(labels) if label is not None}
+    return made.tar(path, dict(sorted((images | given).items(), key=lambda member: member[0])))
 
 
 def test_text_in_cls_is_the_name_of_a_class(tmp_path: pathlib.Path) -> None:
@@ -469,7 +424,7 @@ def _foreign(form: str, path: pathlib.Path) -> Any:
         "tar": lambda: _tar(path / "w.tar", *_METAS),
         "plain tar": lambda: _webdataset(path / "w.tar", b"1", b"2"),
         "mds": lambda: _mds(path / "a.mds", label=[5, 6]),
-        "tfrecord": lambda: _tfrecord(path / "a.tfrecord", 1, b"dog", b"cat"),
+        "tfrecord": lambda: _tfrecord(path / "a.tfrecord", b"dog", b"cat"),
         "items": lambda: items,
         "pairs": lambda: [(made.png(), 1)],
         "dicts": lambda: [{"image": made.png()}],

@@ -6,13 +6,12 @@ What must come out is computed from Hugging Face's guides of object detection an
 
 from __future__ import annotations
 
-import io
 import json
 import pathlib
 from typing import Any
 
 import pytest
-from PIL import Image
+from annotated import image, tree
 
 import packio
 from packio import registry
@@ -27,18 +26,11 @@ LABEL = {"names": ["mask", "glove"], "_type": "ClassLabel"}
 BOX = {"feature": {"dtype": "float32", "_type": "Value"}, "length": 4, "_type": "Sequence"}
 
 
-def jpeg(turned: int = 1) -> bytes:
-    file, exif = io.BytesIO(), Image.Exif()
-    exif[0x0112] = turned
-    Image.new("RGB", (40, 30), "gray").save(file, "JPEG", exif=exif)
-    return file.getvalue()
-
-
 def parquet(
     path: pathlib.Path, objects: list[Any], feature: Any = None, **more: list[Any]
 ) -> pathlib.Path:
     """A Parquet file as Hugging Face writes it; `feature` describes the column ``objects``."""
-    images = [{"bytes": jpeg(), "path": f"{i}.jpg"} for i in range(len(objects))]
+    images = [{"bytes": image(), "path": f"{i}.jpg"} for i in range(len(objects))]
     table = pa.table({"image": images, "objects": objects, **more})
     if feature is not None:
         info = {"info": {"features": {"image": {"_type": "Image"}, "objects": feature}}}
@@ -161,25 +153,17 @@ class _Dataset(list[Any]):
 
 
 def test_objects_of_items_become_boxes(tmp_path: pathlib.Path) -> None:
-    items = [{"image": jpeg(), "objects": TWO}, {"image": jpeg(), "objects": {"bbox": []}}]
+    items = [{"image": image(), "objects": TWO}, {"image": image(), "objects": {"bbox": []}}]
     dataset = _Dataset(items, {"image": None, "objects": NEW})
     found = packed(dataset, tmp_path / "o.lmdb")
     assert plain(found[0]) == (CORNERS, [1, 0])
     assert found[0].meta == {"objects": {"id": [7, 8]}}
     with packio.open(tmp_path / "o.lmdb") as pack:
         assert pack.classes == ["mask", "glove"]
-    listed_ = [{"image": jpeg(), "objects": [{"bbox": [1, 2, 6, 4], "category": 5}]}]
+    listed_ = [{"image": image(), "objects": [{"bbox": [1, 2, 6, 4], "category": 5}]}]
     assert plain(packed(listed_, tmp_path / "p.lmdb")[0]) == ([[1, 2, 7, 6]], [5])
     found = packed(dataset, tmp_path / "q.lmdb", box_format="none")
     assert (found[0].boxes, found[0].meta) == (None, {"objects": TWO})
-
-
-def folder(root: pathlib.Path, files: dict[str, str]) -> pathlib.Path:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text.encode() if text else jpeg())
-    return root
 
 
 def listing(path: pathlib.Path, **context: Any) -> Listing:
@@ -189,7 +173,7 @@ def listing(path: pathlib.Path, **context: Any) -> Listing:
 
 
 def test_a_folder_with_metadata_is_read_as_hugging_face_reads_it(tmp_path: pathlib.Path) -> None:
-    root = folder(tmp_path / "d", {
+    root = tree(tmp_path / "d", {
         "1.jpg": "", "2.jpg": "", "metadata.csv": "file_name,text\n2.jpg,two cats\n1.jpg,a dog\n",
     })  # fmt: skip
     found = packed(root, tmp_path / "o.lmdb", shard_size=1 << 20)
@@ -205,7 +189,7 @@ def test_metadata_of_objects_gives_boxes(tmp_path: pathlib.Path) -> None:
         {"file_name": "images/2.jpg", "objects": {"bbox": [], "categories": []}},
     ]
     text = "".join(json.dumps(line) + "\n" for line in lines)
-    root = folder(tmp_path / "d", {"images/1.jpg": "", "images/2.jpg": "", "metadata.jsonl": text})
+    root = tree(tmp_path / "d", {"images/1.jpg": "", "images/2.jpg": "", "metadata.jsonl": text})
     found = packed(root, tmp_path / "o.lmdb")
     assert plain(found[0]) == ([[1, 2, 7, 6]], [0])
     assert found[1].boxes is None or not len(found[1].boxes)
@@ -214,7 +198,7 @@ def test_metadata_of_objects_gives_boxes(tmp_path: pathlib.Path) -> None:
 
 
 def test_an_image_that_metadata_does_not_name_is_refused(tmp_path: pathlib.Path) -> None:
-    root = folder(tmp_path / "d", {
+    root = tree(tmp_path / "d", {
         "a/1.jpg": "", "a/2.jpg": "", "masks/1.png": "",
         "metadata.jsonl": '{"file_name": "a/1.jpg", "text": "x"}\n',
     })  # fmt: skip
@@ -222,7 +206,7 @@ def test_an_image_that_metadata_does_not_name_is_refused(tmp_path: pathlib.Path)
 
 
 def test_metadata_of_several_splits_is_refused(tmp_path: pathlib.Path) -> None:
-    root = folder(tmp_path / "d", {
+    root = tree(tmp_path / "d", {
         "train/1.jpg": "", "test/2.jpg": "",
         "metadata.csv": "file_name,text\ntrain/1.jpg,x\ntest/2.jpg,y\n",
     })  # fmt: skip
@@ -233,7 +217,7 @@ def test_metadata_of_several_splits_is_refused(tmp_path: pathlib.Path) -> None:
 
 
 def test_metadata_in_folders_of_splits_is_read_by_split(tmp_path: pathlib.Path) -> None:
-    root = folder(tmp_path / "d", {
+    root = tree(tmp_path / "d", {
         "train/1.jpg": "", "train/metadata.csv": "file_name,text\n1.jpg,x\n",
         "test/2.jpg": "", "test/metadata.csv": "file_name,text\n2.jpg,y\n",
     })  # fmt: skip
@@ -243,7 +227,7 @@ def test_metadata_in_folders_of_splits_is_read_by_split(tmp_path: pathlib.Path) 
 
 
 def test_class_folders_with_metadata_are_told(tmp_path: pathlib.Path) -> None:
-    root = folder(tmp_path / "d", {
+    root = tree(tmp_path / "d", {
         "cat/1.jpg": "", "dog/2.jpg": "",
         "metadata.csv": "file_name,text\ncat/1.jpg,x\ndog/2.jpg,y\n",
     })  # fmt: skip
@@ -255,12 +239,12 @@ def test_class_folders_with_metadata_are_told(tmp_path: pathlib.Path) -> None:
 def test_a_csv_that_names_no_files_leaves_the_folder_as_it_is(
     tmp_path: pathlib.Path, text: str
 ) -> None:
-    root = folder(tmp_path / "d", {"1.jpg": "", "metadata.csv": text})
+    root = tree(tmp_path / "d", {"1.jpg": "", "metadata.csv": text})
     assert find_source(root).name == "flat_folder"
 
 
 def boxed(**members: Any) -> list[dict[str, Any]]:
-    return [{"image": jpeg(), **members}]
+    return [{"image": image(), **members}]
 
 
 @pytest.mark.parametrize("box", [[20, 20, 10, 10], [1, 2, float("nan"), 4]])

@@ -18,14 +18,12 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import leftovers
 import made
 import numpy as np
 import pytest
-from PIL import Image
 
 import packio
 from packio.errors import DecodeError, OptionError, PackioError, SourceError
@@ -41,27 +39,19 @@ folder_source = made.Asked("image_folder")
 
 
 def _png(seed: int = 0) -> bytes:
-    file = io.BytesIO()
     pixels = np.random.default_rng(seed).integers(0, 256, (3, 4, 3), np.uint8)
-    Image.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()
+    return made.saved(pixels, "PNG")
 
 
 PNG = _png()
 
 
 def _tar(path: pathlib.Path, *members: tuple[str, bytes], form: int = tarfile.PAX_FORMAT) -> None:
-    with tarfile.open(path, "w", format=form, errors="surrogateescape") as tar:
-        for name, data in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
+    made.tar(path, members, form=form)
 
 
 def _zip(path: pathlib.Path, *members: tuple[str, bytes], method: int = zipfile.ZIP_STORED) -> None:
-    with zipfile.ZipFile(path, "w", method) as file:
-        for name, data in members:
-            file.writestr(name, data)
+    made.zipped(path, members, method)
 
 
 def _samples(listing: Listing) -> dict[bytes, bytes]:
@@ -398,10 +388,8 @@ def _many(folder: pathlib.Path, data: bytes, name: str) -> Iterator[Any]:
 
 @pytest.mark.parametrize("form", ["bmp", "ppm", "png", "tiff", "webp", "tga", "pcx", "sgi", "gif"])
 def test_large_images_of_every_kind_are_read(tmp_path: pathlib.Path, form: str) -> None:
-    file = io.BytesIO()
     pixels = np.random.default_rng(0).integers(0, 256, (800, 1700, 3), np.uint8)
-    Image.fromarray(pixels).save(file, form, **({"lossless": True} if form == "webp" else {}))
-    data = file.getvalue()
+    data = made.saved(pixels, form, **({"lossless": True} if form == "webp" else {}))
     assert len(data) > 1 << 20
     for listing in _many(tmp_path, data, f"a.{form}"):
         with listing.open_records() as read:
@@ -562,15 +550,6 @@ def test_missing_empty_and_zstd_archives_are_refused(tmp_path: pathlib.Path) -> 
         archive.listing(tmp_path / "b.tar")
 
 
-def test_a_compressed_bomb_is_refused(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("packio.sources._members._ALWAYS_ALLOWED", 1 << 20)
-    (tmp_path / "a.tgz").write_bytes(gzip.compress(bytes(16 << 20)))
-    with pytest.raises(SourceError, match=r"200 times as large .* gunzip < "):
-        archive.listing(tmp_path / "a.tgz")
-
-
 def test_no_room_to_unpack_is_told(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
@@ -606,17 +585,6 @@ def test_an_unpacked_archive_has_no_name_and_ends_with_its_listing(
     assert read.stdout.decode().strip() == PNG.hex()
     del found
     assert leftovers.descriptors_below(tmp_path / "tmp") == descriptors
-
-
-@pytest.mark.parametrize("make", [_tar, _zip])
-def test_parts_pickle_and_are_read_by_threads(tmp_path: pathlib.Path, make: Any) -> None:
-    path = tmp_path / f"a.{make.__name__[1:]}"
-    make(path, *((f"{i % 3}/{i:03d}.png", _png(i)) for i in range(90)))
-    found = archive.listing(path)
-    part = pickle.loads(pickle.dumps(found.part(range(30, 90))))
-    with part.open_records() as read, ThreadPoolExecutor(8) as pool:
-        data = list(pool.map(lambda i: read(i).image.data, range(60)))
-    assert data == list(_samples(found).values())[30:]
 
 
 def test_an_archive_that_changes_meanwhile_is_told(tmp_path: pathlib.Path) -> None:
@@ -701,5 +669,5 @@ def test_a_bomb_is_refused_before_it_fills_the_disk(tmp_path: pathlib.Path) -> N
         for _ in range(100):
             file.write(bytes(1 << 20))
     os.truncate(tmp_path / "a.tar.gz", 14 << 20)
-    with pytest.raises(SourceError, match="200 times as large unpacked"):
+    with pytest.raises(SourceError, match=r"200 times as large unpacked.* gunzip < "):
         archive.listing(tmp_path / "a.tar.gz")

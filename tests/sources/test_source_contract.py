@@ -12,14 +12,15 @@ import io
 import json
 import os
 import pickle
-import tarfile
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import made
 import numpy as np
 import pytest
 from cli_runs import run
+from named import npy
 from PIL import Image, features
 
 import packio
@@ -66,21 +67,11 @@ _MASKS = [made.png(4 + (i if i != 3 else 1), 3) for i in range(_COUNT)]
 
 
 def _npy(number: int) -> bytes:
-    file = io.BytesIO()
-    np.save(file, np.full((2, 3), number, np.float32))
-    return file.getvalue()
+    return npy(np.full((2, 3), number, np.float32))
 
 
 def _text(number: int) -> Field:
     return Field("text", f"caption {number}".encode())
-
-
-def _tree(root: pathlib.Path, files: dict[str, bytes]) -> pathlib.Path:
-    for name, data in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    return root
 
 
 def _classed() -> dict[str, bytes]:
@@ -89,12 +80,12 @@ def _classed() -> dict[str, bytes]:
 
 def _image_folder(root: pathlib.Path) -> Case:
     files = _classed()
-    _tree(root / "s", files)
+    made.tree(root / "s", files)
     return Case(root / "s", [Expected(k, d, i // 3) for i, (k, d) in enumerate(files.items())])
 
 
 def _flat_folder(root: pathlib.Path) -> Case:
-    _tree(root / "s", {f"{i}.png": data for i, data in enumerate(_IMAGES)})
+    made.tree(root / "s", {f"{i}.png": data for i, data in enumerate(_IMAGES)})
     (root / "labels.txt").write_text("".join(f"{i}.png {i * 2}\n" for i in range(_COUNT)))
     return Case(
         root / "s",
@@ -120,25 +111,19 @@ def _members() -> tuple[dict[str, bytes], list[Expected]]:
 
 def _zip(root: pathlib.Path) -> Case:
     files, samples = _members()
-    with zipfile.ZipFile(root / "s.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in files.items():
-            archive.writestr(f"top/{name}", data)
-    return Case(root / "s.zip", samples, {"caption": ("txt", "text")})
+    members = {f"top/{name}": data for name, data in files.items()}
+    path = made.zipped(root / "s.zip", members, zipfile.ZIP_DEFLATED)
+    return Case(path, samples, {"caption": ("txt", "text")})
 
 
 def _tgz(root: pathlib.Path) -> Case:
     files, samples = _members()
-    with tarfile.open(root / "s.tgz", "w:gz") as archive:
-        for name, data in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return Case(root / "s.tgz", samples, {"caption": (".txt", None)})
+    return Case(made.tar(root / "s.tgz", files, "w:gz"), samples, {"caption": (".txt", None)})
 
 
 def _csv(root: pathlib.Path) -> Case:
-    _tree(root / "s", {f"{i}.png": d for i, d in enumerate(_IMAGES)})
-    _tree(root / "s", {f"d/{i}.npy": _npy(i) for i in range(_COUNT)})
+    made.tree(root / "s", {f"{i}.png": d for i, d in enumerate(_IMAGES)})
+    made.tree(root / "s", {f"d/{i}.npy": _npy(i) for i in range(_COUNT)})
     with open(root / "s" / "list.csv", "w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["path", "label", "latent_path", "caption", "weight"])
@@ -154,19 +139,16 @@ def _csv(root: pathlib.Path) -> Case:
 
 
 def _jsonl(root: pathlib.Path) -> Case:
-    _tree(root / "s", {f"i/{i}.png": d for i, d in enumerate(_IMAGES)})
-    _tree(root / "s", {f"m/{i}.png": d for i, d in enumerate(_MASKS)})
+    made.tree(root / "s", {f"i/{i}.png": d for i, d in enumerate(_IMAGES)})
+    made.tree(root / "s", {f"m/{i}.png": d for i, d in enumerate(_MASKS)})
     lines = [
         {"path": f"i/{i}.png", "label": [i, 1], "seg": f"m/{i}.png", "vector": [i, 2], "n": i}
         for i in range(_COUNT)
     ]
     (root / "s" / "list.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    vectors = [io.BytesIO() for _ in range(_COUNT)]
-    for i, file in enumerate(vectors):
-        np.save(file, np.array([i, 2]))
     samples = [
         Expected(f"i/{i}.png", data, [i, 1], _MASKS[i], {"n": i},
-                 fields={"vector": Field("array", vectors[i].getvalue())})
+                 fields={"vector": Field("array", npy(np.array([i, 2])))})
         for i, data in enumerate(_IMAGES)
     ]  # fmt: skip
     wanted: dict[str, tuple[str, str | None]] = {
@@ -177,7 +159,7 @@ def _jsonl(root: pathlib.Path) -> Case:
 
 def _pairs(root: pathlib.Path) -> Case:
     for i in range(_COUNT):
-        _tree(root / "s", {
+        made.tree(root / "s", {
             f"images/{i}.png": _IMAGES[i], f"masks/{i}.png": _MASKS[i], f"latent/{i}.npy": _npy(i),
             f"images/{i}_depth.png": _MASKS[i],
         })  # fmt: skip
@@ -191,7 +173,7 @@ def _pairs(root: pathlib.Path) -> Case:
 
 
 def _coco(root: pathlib.Path) -> Case:
-    _tree(root / "images", {f"{i}.png": d for i, d in enumerate(_IMAGES)})
+    made.tree(root / "images", {f"{i}.png": d for i, d in enumerate(_IMAGES)})
     images = [{"id": i, "file_name": f"{i}.png", "note": f"caption {i}"} for i in range(_COUNT)]
     annotations = [
         {"id": i, "image_id": str(i), "category_id": 7.0, "bbox": [0, 0, 1, i + 1],
@@ -292,8 +274,8 @@ def _remote(_: pathlib.Path) -> Case:
 
 
 def _yolo(root: pathlib.Path) -> Case:
-    _tree(root / "s", {f"images/{i}.png": d for i, d in enumerate(_IMAGES)})
-    _tree(root / "s", {f"labels/{i}.txt": b"%d .5 .5 .5 .25" % (i % 2) for i in range(_COUNT)})
+    made.tree(root / "s", {f"images/{i}.png": d for i, d in enumerate(_IMAGES)})
+    made.tree(root / "s", {f"labels/{i}.txt": b"%d .5 .5 .5 .25" % (i % 2) for i in range(_COUNT)})
     (root / "s" / "classes.txt").write_text("x\ny\n")
     samples = [
         Expected(f"images/{i}.png", data, boxes=[[0.25, 0.375, 0.75, 0.625]],
@@ -304,7 +286,7 @@ def _yolo(root: pathlib.Path) -> Case:
 
 
 def _voc(root: pathlib.Path) -> Case:
-    _tree(root / "s", {f"JPEGImages/{i}.png": d for i, d in enumerate(_IMAGES)})
+    made.tree(root / "s", {f"JPEGImages/{i}.png": d for i, d in enumerate(_IMAGES)})
     samples = []
     for i, data in enumerate(_IMAGES):
         box = f"<xmin>1</xmin><ymin>2</ymin><xmax>{i + 2}</xmax><ymax>3</ymax>"
@@ -312,7 +294,7 @@ def _voc(root: pathlib.Path) -> Case:
             f"<annotation><object><name>{'xy'[i % 2]}</name><pose>Left</pose><difficult>1"
             f"</difficult><bndbox>{box}</bndbox></object></annotation>"
         )
-        _tree(root / "s", {f"Annotations/{i}.xml": xml.encode()})
+        made.tree(root / "s", {f"Annotations/{i}.xml": xml.encode()})
         columns: dict[str, list[float]] = {"labels": [i % 2], "difficult": [1]}
         meta = {"object": [{"pose": "Left"}]}
         samples.append(Expected(
@@ -411,7 +393,11 @@ def test_rows_and_what_opens_them_pickle(
     case = make(tmp_path)
     part = _listed(name, case).part(range(1, 4))
     rows, opened = pickle.loads(pickle.dumps((part.rows, part.open)))
-    _check(dataclasses.replace(part, rows=rows, open=opened), [1, 2, 3], case)
+    again = dataclasses.replace(part, rows=rows, open=opened)
+    _check(again, [1, 2, 3], case)
+    with again.open_records() as read, ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda i: read(i).image.data, [*range(3)] * 20))
+    assert found == [case.samples[i].image for i in (1, 2, 3)] * 20
 
 
 def _without_fields(case: Case) -> Case:
@@ -460,9 +446,7 @@ def test_choices_and_appending_work_for_every_source(
 
 
 def test_an_archive_can_be_packed(tmp_path: pathlib.Path) -> None:
-    with zipfile.ZipFile(tmp_path / "s.zip", "w") as archive:
-        for name, data in _classed().items():
-            archive.writestr(name, data)
+    made.zipped(tmp_path / "s.zip", _classed())
     packio.pack(tmp_path / "s.zip", tmp_path / "o.lmdb", shuffle=1, limit=5)
     with packio.open(tmp_path / "o.lmdb") as pack:
         assert all(sample.data == _classed()[sample.key] for sample in pack)
@@ -528,17 +512,11 @@ def test_boxes_beyond_a_thousand_numbers_are_in_the_digest() -> None:
     assert len(versions) == 2
 
 
-def test_a_list_of_labels_with_other_paths_is_refused(tmp_path: pathlib.Path) -> None:
-    case = _flat_folder(tmp_path)
-    (tmp_path / "val.txt").write_text("".join(f"val/{i}.png {i}\n" for i in range(_COUNT)))
-    source: Source = registry.load("sources", "flat_folder")
-    with pytest.raises(SourceError, match=r"6 lines name images, as b'val/0.png', and none is"):
-        list_samples(source, case.what, Context(options={"labels": str(tmp_path / "val.txt")}))
-
-
 def test_parquet_files_in_several_folders_are_refused(tmp_path: pathlib.Path) -> None:
     file = _parquet(tmp_path).what
-    _tree(tmp_path / "hub", {"a.parquet": file.read_bytes(), "data/b.parquet": file.read_bytes()})
+    made.tree(
+        tmp_path / "hub", {"a.parquet": file.read_bytes(), "data/b.parquet": file.read_bytes()}
+    )
     source: Source = registry.load("sources", "parquet")
     assert source.recognise(tmp_path / "hub")
     with pytest.raises(SourceError, match="Parquet or Arrow files in 2 folders"):
@@ -549,16 +527,9 @@ def test_parquet_files_in_several_folders_are_refused(tmp_path: pathlib.Path) ->
 
 
 def test_an_archive_drops_nothing_without_a_word(tmp_path: pathlib.Path) -> None:
-    with zipfile.ZipFile(tmp_path / "w.zip", "w") as archive:
-        for folder in "ab":
-            archive.writestr(f"{folder}\\1.png", _IMAGES[0])
-    with tarfile.open(tmp_path / "x.tar", "w") as tar:
-        for name, data in {**_classed(), "a/0.xml": b"<x/>"}.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    with zipfile.ZipFile(tmp_path / "one.zip", "w") as archive:
-        archive.writestr("cats/1.png", _IMAGES[0])
+    made.zipped(tmp_path / "w.zip", {f"{folder}\\1.png": _IMAGES[0] for folder in "ab"})
+    made.tar(tmp_path / "x.tar", {**_classed(), "a/0.xml": b"<x/>"})
+    made.zipped(tmp_path / "one.zip", {"cats/1.png": _IMAGES[0]})
     source: Source = registry.load("sources", "archive")
     slashes = list_samples(source, tmp_path / "w.zip", Context())
     assert (slashes.classes, slashes.keys) == (["a", "b"], [b"a/1.png", b"b/1.png"])
@@ -586,12 +557,9 @@ def test_further_endings_count_as_images_if_the_user_says_so(
     if not features.check("avif"):
         pytest.skip("Pillow without AVIF")
     files = _of_many_endings()
-    source: Any = _tree(tmp_path / "s", files)
+    source: Any = made.tree(tmp_path / "s", files)
     if kind == "archive":
-        source = tmp_path / "s.zip"
-        with zipfile.ZipFile(source, "w") as archive:
-            for name, data in files.items():
-                archive.writestr(name, data)
+        source = made.zipped(tmp_path / "s.zip", files)
     elif kind == "remote_folder":
         memory = pytest.importorskip("fsspec").filesystem("memory")
         for name, data in files.items():
@@ -623,33 +591,15 @@ def test_what_cannot_be_listed_is_chosen_by_its_key_too(tmp_path: pathlib.Path) 
         packio.pack(items, tmp_path / "c.lmdb", exclude=["k1"])
 
 
-def test_a_label_of_its_own_for_each_image_is_no_list_of_labels(tmp_path: pathlib.Path) -> None:
-    case = _flat_folder(tmp_path)
-    (tmp_path / "val.txt").write_text("".join(f"val/{i} {i % 2}\n" for i in range(_COUNT)))
-    source: Source = registry.load("sources", "flat_folder")
-    with pytest.raises(SourceError, match="6 lines of several words, no two alike, as b'val/0 0'"):
-        list_samples(source, case.what, Context(options={"labels": str(tmp_path / "val.txt")}))
-
-
-@pytest.mark.parametrize("kind", ["flat_folder", "manifest"])
-def test_one_text_among_numbers_does_not_make_names_of_them(
-    kind: str, tmp_path: pathlib.Path
-) -> None:
-    case = _flat_folder(tmp_path)
-    labels = ["1", "10", "2", "x", "10", "1"]
-    pairs = [f"{i}.png,{label}\n" for i, label in enumerate(labels)]
-    (tmp_path / "s" / "list.csv").write_text("path,label\n" + "".join(pairs))
-    (tmp_path / "labels.txt").write_text("\n".join(labels))
-    what = case.what if kind == "flat_folder" else tmp_path / "s" / "list.csv"
-    source: Source = registry.load("sources", kind)
-    options = {"labels": str(tmp_path / "labels.txt")} if kind == "flat_folder" else {}
+def test_one_text_among_numbers_does_not_make_names_of_them(tmp_path: pathlib.Path) -> None:
+    what, flat_folder = _flat_folder(tmp_path).what, made.Asked("flat_folder")
+    (tmp_path / "labels.txt").write_text("1\n10\n2\nx\n10\n1")
     with pytest.raises(SourceError, match=r"'x'.*3 of 4 .* are numbers.*--classes-from"):
-        list_samples(source, what, Context(options=options))
-    names = list_samples(source, what, Context(["x", "1", "2", "10"], options=options))
+        flat_folder.listing(what, labels=str(tmp_path / "labels.txt"))
+    names = flat_folder.listing(
+        what, classes=["x", "1", "2", "10"], labels=str(tmp_path / "labels.txt")
+    )
     assert names.labels == [1, 3, 2, 0, 3, 1]
-    if kind == "manifest":  # mostly names: names
-        (tmp_path / "s" / "list.csv").write_text("path,label\n0.png,1\n1.png,a\n2.png,b\n")
-        assert list_samples(source, what, Context()).classes == ["1", "a", "b"]
 
 
 @pytest.mark.parametrize("name", ["torch_dataset", "parquet", "coco"])
@@ -662,7 +612,7 @@ def test_an_empty_caption_is_a_text_and_none_is_missing(name: str, tmp_path: pat
         what = tmp_path / "s.parquet"
         pq.write_table(pa.Table.from_pylist(items), what)
     elif name == "coco":
-        _tree(tmp_path / "images", {f"{i}.png": d for i, d in enumerate(_IMAGES)})
+        made.tree(tmp_path / "images", {f"{i}.png": d for i, d in enumerate(_IMAGES)})
         what = tmp_path / "s.json"
         images = [{"id": i, "file_name": f"{i}.png", "caption": c} for i, c in enumerate(captions)]
         what.write_text(json.dumps({"images": images, "annotations": []}))

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import pickle
-import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 import made
 import numpy as np
 import pytest
+from named import npy
 
 import packio
 from packio.errors import OptionError, SourceError
@@ -24,9 +21,6 @@ if TYPE_CHECKING:
     from packio.sources import Listing
 
 manifest = made.Asked("manifest")
-_file = io.BytesIO()
-np.save(_file, np.zeros(2))
-_NPY = _file.getvalue()
 
 
 @pytest.fixture
@@ -71,29 +65,6 @@ def test_names_become_sorted_classes_and_the_order_stays(folder: pathlib.Path) -
     assert _metas(listing) == [None] * 3
     told = "list.csv: took column 'path' as path, 'label' as label (2 classes); "
     assert listing.warnings == [told + "--path-col and --label-col say otherwise"]
-
-
-@pytest.mark.parametrize(
-    ("cells", "labels"),
-    [
-        (("3", "-1"), [3, -1]),
-        (("0.5", "-1"), [[0.5], [-1.0]]),
-        (("007", "010"), [0, 1]),  # codes, no numbers
-        (("1_0", "2_0"), [0, 1]),
-        (("", ""), None),
-    ],
-)
-def test_numbers_stay_what_they_are(
-    cells: tuple[str, str], labels: Any, folder: pathlib.Path
-) -> None:
-    listing = _list(folder, f"path,label\na.jpg,{cells[0]}\nb.jpg,{cells[1]}\n")
-    found = np.array(_labels(listing), float)
-    assert np.array_equal(found, np.array(labels, float), equal_nan=True)
-    assert (
-        isinstance(listing.labels, (list, np.ndarray)) or "'label' is blank" in listing.warnings[0]
-    )
-    if isinstance(listing.labels, np.ndarray):
-        assert listing.labels.dtype == np.float32
 
 
 @pytest.mark.parametrize(
@@ -167,28 +138,6 @@ def test_json_lines(folder: pathlib.Path) -> None:
     assert _metas(listing) == [
         {"n": None, "q": {"z": [1, "ä"]}}, {}, {"more": None, "big": 1 << 70}
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("labels", "expected"),
-    [
-        ([1, True, -3], [1, 1, -3]),
-        ([1, 0.5, -2], [[1], [0.5], [-2]]),
-        (["b", "a", "b"], [1, 0, 1]),
-        (["2", "10", "2"], [1, 0, 1]),  # text is text
-        ([[1, 2], [3, 4.5], [0, -1]], [[1, 2], [3, 4.5], [0, -1]]),
-        ([None, None, None], None),
-    ],
-)
-def test_json_labels_keep_their_kind(
-    labels: list[Any], expected: Any, folder: pathlib.Path
-) -> None:
-    lines = [
-        json.dumps({"path": f"{n}.jpg", "label": x}) for n, x in zip("abc", labels, strict=True)
-    ]
-    listing = _list(folder, "\n".join(lines), "list.ndjson")
-    found = np.array(_labels(listing), float)
-    assert np.array_equal(found, np.array(expected, float), equal_nan=True)
 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
@@ -268,7 +217,7 @@ def test_text_in_another_charset_is_refused_or_named(column: str, folder: pathli
 
 
 def test_empty_text_is_a_text_and_an_empty_path_is_none(folder: pathlib.Path) -> None:
-    (folder / "d.npy").write_bytes(_NPY)
+    (folder / "d.npy").write_bytes(npy(np.zeros(2)))
     csv = "path,caption,depth\na.jpg,,\nb.jpg,  two,d.npy\nc.jpg, ,\n"
     objects = [
         {"path": "a.jpg", "caption": "", "depth": ""}, {"path": "d.jpg", "depth": None},
@@ -406,19 +355,6 @@ def test_a_manifest_that_changes_is_not_believed(folder: pathlib.Path) -> None:
         pass
 
 
-def test_parts_and_pickles_read_the_same(folder: pathlib.Path) -> None:
-    listing = _list(folder, "path,x\n" + "".join(f"{n}.jpg,{n}\n" for n in "abcde"))
-    part = listing.part(range(2, 4))
-    assert part.rows is not None
-    assert part.open is not None
-    rows, opened = pickle.loads(pickle.dumps((part.rows, part.open)))
-    with opened(rows) as read:
-        assert [json.loads(read(i).meta or b"") for i in range(2)] == [{"x": "c"}, {"x": "d"}]
-        assert read(1).image.data == b"image d.jpg"
-    assert len(rows) == 2
-    assert rows.columns["key"] == [b"c.jpg", b"d.jpg"]
-
-
 def test_records_go_on_over_blocks(folder: pathlib.Path) -> None:
     """A block is 1 MiB; quoted line ends, also at its end, are part of a cell."""
     note = "line\n" * 20_000
@@ -447,8 +383,6 @@ def test_a_long_list_takes_little_memory(folder: pathlib.Path) -> None:
     count = 100_000
     lines = (f"{i % 100}/{i:08d}.jpg,class{i % 1000},{i},some more text" for i in range(count))
     (folder / "list.csv").write_text("path,label,n,note\na.jpg,class0,0,x\n" + "\n".join(lines))
-    command = [sys.executable, "-c", _MANY, str(folder / "list.csv")]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    found, kilobytes = map(int, done.stdout.split())
+    found, kilobytes = map(int, made.in_a_process(_MANY, folder / "list.csv").split())
     assert found == count + 1
     assert kilobytes * 1024 < 500 * count  # keys alone are 60 bytes each

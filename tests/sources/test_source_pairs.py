@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pathlib
 import pickle
@@ -24,13 +23,11 @@ pairs = made.Asked("pairs")
 
 
 def _image(kind: str, size: tuple[int, int] = (8, 6), seed: int = 0) -> bytes:
-    file = io.BytesIO()
     pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8)
     image = Image.fromarray(pixels)
     if kind == "mask":
         image = Image.fromarray(pixels[..., 0] % 21).convert("P")
-    image.save(file, "JPEG" if kind == "jpeg" else "PNG")
-    return file.getvalue()
+    return made.saved(image, "JPEG" if kind == "jpeg" else "PNG")
 
 
 JPEG, MASK = _image("jpeg"), _image("mask")
@@ -57,11 +54,6 @@ def _pairs(listing: Listing) -> list[tuple[bytes, bytes]]:
     return list(zip(columns["image"], columns["mask"], strict=True))
 
 
-def _items(listing: Listing) -> list[made.Made]:
-    with listing.open_records() as read:
-        return [made.of(read(i)) for i in range(len(listing.keys))]
-
-
 @pytest.mark.parametrize("masks", ["masks", "labels", "annotations"])
 def test_two_folders_with_the_same_stems(
     tmp_path: pathlib.Path, photos: list[np.ndarray], masks: str
@@ -77,7 +69,7 @@ def test_two_folders_with_the_same_stems(
     assert _pairs(found) == [
         (b"images/city/%d.jpg" % i, f"{masks}/city/{i}.png".encode()) for i in range(3)
     ]
-    for item, photo, (image, mask) in zip(_items(found), photos, _pairs(found), strict=False):
+    for item, photo, (image, mask) in zip(made.read(found), photos, _pairs(found), strict=False):
         assert item.data == (tmp_path / "s" / image.decode()).read_bytes()
         assert item.mask_data == (tmp_path / "s" / mask.decode()).read_bytes()
         assert (read_facts(item.data).height, read_facts(item.mask_data).width) == photo.shape[:2]
@@ -113,7 +105,7 @@ def test_voc_is_packed_by_its_lists(voc: pathlib.Path) -> None:
     train = pairs.listing(voc, list="ImageSets/Segmentation/train.txt", classes=["a", "b"])
     assert train.keys == [b"JPEGImages/2007_000002.jpg", b"JPEGImages/2007_000000.jpg"]
     assert (train.classes, train.unlisted) == (["a", "b"], [])
-    assert [(item.data, item.mask_data) for item in _items(train)] == [(JPEG, MASK)] * 2
+    assert [(item.data, item.mask_data) for item in made.read(train)] == [(JPEG, MASK)] * 2
 
 
 def test_a_list_of_pairs_needs_no_folders(voc: pathlib.Path) -> None:
@@ -129,10 +121,10 @@ def test_a_list_of_pairs_needs_no_folders(voc: pathlib.Path) -> None:
         (b"odd place/a b.jpg", b"odd place/a b.png"),
         (b"JPEGImages/2007_000001.jpg", b"SegmentationClass/2007_000001.png"),
     ]
-    assert len(_items(found)) == 3
+    assert len(made.read(found)) == 3
     (voc / "JPEGImages").rename(voc / "pictures")
     (voc / "aug.txt").write_bytes(b"pictures/2007_000001.jpg SegmentationClass/2007_000001.png\n")
-    assert len(_items(pairs.listing(voc, list="aug.txt"))) == 1
+    assert len(made.read(pairs.listing(voc, list="aug.txt"))) == 1
 
 
 def test_lines_of_a_list_that_lead_nowhere_are_told(voc: pathlib.Path) -> None:
@@ -221,7 +213,7 @@ def test_masks_may_lie_elsewhere_and_images_not(tmp_path: pathlib.Path) -> None:
     _tree(tmp_path, "s/images/1.jpg", "m/1.png")
     for masks in ("../m", str(tmp_path / "m")):
         found = pairs.listing(tmp_path / "s", images="images", masks=masks)
-        assert [item.mask_data for item in _items(found)] == [MASK]
+        assert [item.mask_data for item in made.read(found)] == [MASK]
     for images in ("../s/images", str(tmp_path / "s/images")):
         with pytest.raises(OptionError, match="expected a folder in"):
             pairs.listing(tmp_path / "s", images=images, masks="../m")
@@ -273,7 +265,7 @@ def test_odd_names_are_kept_byte_for_byte(tmp_path: pathlib.Path) -> None:
     assert len(stems) > 211
     expected = sorted((b"images/" + s + b".jpg", b"masks/" + s + b".png") for s in stems)
     assert (_pairs(found), found.unlisted) == (expected, [])
-    assert all(item.data == JPEG and item.mask_data == MASK for item in _items(found))
+    assert all(item.data == JPEG and item.mask_data == MASK for item in made.read(found))
     again = pairs.listing(tmp_path, image_suffix=".jpg", mask_suffix=".PNG", include_hidden=True)
     assert _pairs(again) == expected
     (tmp_path / "list").write_bytes(b"\n".join(s for s in stems if s.strip() == s != b""))
@@ -311,7 +303,7 @@ def test_parts_pickle_and_other_masks_are_another_version(tmp_path: pathlib.Path
     found = pairs.listing(root)
     part = pickle.loads(pickle.dumps(found.part(range(1, 3))))
     assert part.keys == [b"images/b.jpg", b"images/c.jpg"]
-    assert len(_items(part)) == 2
+    assert len(made.read(part)) == 2
     assert pairs.listing(root).version == found.version
     (root / "masks/a.png").write_bytes(MASK + b"more")
     assert pairs.listing(root).version != found.version

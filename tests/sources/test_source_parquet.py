@@ -8,7 +8,6 @@ import datetime as dt
 import decimal
 import json
 import os
-import pickle
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,6 @@ import made
 import numpy as np
 import pytest
 
-from packio import registry
 from packio.errors import DecodeError, OptionError, SourceError
 from packio.sample.record import Field
 from packio.sources.tables import parquet_files
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
     import pathlib
     from collections.abc import Sequence
 
-
-from packio.sources import Listing
 
 parquet = made.Asked("parquet")
 
@@ -58,11 +54,6 @@ def _write(path: pathlib.Path, columns: dict[str, Any], **options: Any) -> pathl
     return path
 
 
-def _read(listing: Listing) -> list[made.Made]:
-    with listing.open_records() as read:
-        return [made.of(read(i)) for i in range(len(listing.keys))]
-
-
 def test_a_dataset_as_the_hub_has_it(tmp_path: pathlib.Path) -> None:
     features = {
         "image": {"_type": "Image"},
@@ -85,7 +76,7 @@ def test_a_dataset_as_the_hub_has_it(tmp_path: pathlib.Path) -> None:
     assert listing.labels == [i % 2 for i in range(50)]
     told = "hub: took column 'image' as image, 'label' as label (2 classes), 'note' as meta; "
     assert listing.warnings == [told + "--image-col and --label-col say otherwise"]
-    for i, item in enumerate(_read(listing)):
+    for i, item in enumerate(made.read(listing)):
         assert item.data == _data(i)
         assert json.loads(item.meta or b"") == {"note": f"note {i}" if i % 3 else None}
     again = parquet.listing(tmp_path / "hub", classes=["x", "ant", "zebra"])
@@ -102,7 +93,7 @@ def test_a_binary_column_is_of_images(kind: Any, tmp_path: pathlib.Path) -> None
     listing = parquet.listing(path)
     assert listing.keys == [b"a/%08d" % i for i in range(7)]
     assert (listing.labels, listing.classes) == (None, [])
-    assert [item.data for item in _read(listing)] == [_data(i) for i in rows]
+    assert [item.data for item in made.read(listing)] == [_data(i) for i in rows]
 
 
 def test_paths_that_repeat_or_lead_away_are_no_keys(tmp_path: pathlib.Path) -> None:
@@ -126,7 +117,7 @@ def test_a_second_image_column_is_the_mask(tmp_path: pathlib.Path) -> None:
     assert listing.warnings[1:] == [
         "column 'thumbnails' holds bytes in a list or a struct: left out"
     ]
-    for i, item in enumerate(_read(listing)):
+    for i, item in enumerate(made.read(listing)):
         assert (item.data, item.mask_data) == (_data(i), masks[i])
         assert item.fields["depth"] == Field("image", _data(i))
         assert item.meta == b'{"tag":"t"}'
@@ -138,7 +129,7 @@ def test_a_null_mask_is_no_mask(kind: Any, tmp_path: pathlib.Path) -> None:
     cells = [m and {"bytes": m, "path": None} for m in masks] if kind is IMAGE else masks
     columns = {"image": _images(range(4)), "mask": pa.array(cells, kind)}
     listing = parquet.listing(_write(tmp_path / "a.parquet", columns))
-    assert [item.mask_data for item in _read(listing)] == masks
+    assert [item.mask_data for item in made.read(listing)] == masks
 
 
 @pytest.mark.parametrize(
@@ -155,7 +146,7 @@ def test_the_first_text_tells_for_all_whether_texts_are_paths(
     listing = parquet.listing(path, fields={"caption": ("caption", None)})
     values = [text and Field(kind, (("file " if kind == "image" else "") + text).encode())
               for text in captions]  # fmt: skip
-    assert [item.fields.get("caption") for item in _read(listing)] == values
+    assert [item.fields.get("caption") for item in made.read(listing)] == values
 
 
 def test_columns_can_be_chosen(tmp_path: pathlib.Path) -> None:
@@ -166,35 +157,12 @@ def test_columns_can_be_chosen(tmp_path: pathlib.Path) -> None:
     path = _write(tmp_path / "a.parquet", columns)
     listing = parquet.listing(path, image_col="other", label_col="kind")
     assert (listing.labels, listing.classes) == ([1, 0, 1], ["a", "b"])
-    assert [item.data for item in _read(listing)] == [_data(i) for i in (3, 4, 5)]
+    assert [item.data for item in made.read(listing)] == [_data(i) for i in (3, 4, 5)]
     assert parquet.listing(path, label_col="").labels is None
     with pytest.raises(OptionError, match=r"image_col='kind'; expected .*; found image: struct"):
         parquet.listing(path, image_col="kind")
     with pytest.raises(OptionError, match=r"label_col='image'; there are \['label', 'kind'\]"):
         parquet.listing(path, label_col="image")
-
-
-@pytest.mark.parametrize(
-    ("values", "labels", "classes"),
-    [
-        (pa.array([2, -1, 5]), [2, -1, 5], []),
-        (pa.array([0.5, 2, -1]), [[0.5], [2], [-1]], []),
-        (pa.array(["b", "a", "b"]), [1, 0, 1], ["a", "b"]),
-        (pa.array(["b", "a", "b"]).dictionary_encode(), [1, 0, 1], ["a", "b"]),
-        (pa.array([["x", "y"], [], ["y"]]), [[1, 1], [0, 0], [0, 1]], ["x", "y"]),
-        (pa.array([[1.0, 2], [3, 4], [5, 6]]), [[1, 2], [3, 4], [5, 6]], []),
-        (pa.array([True, False, True]), [1, 0, 1], []),
-        (pa.array([None, None, None], pa.int64()), None, []),
-    ],
-)
-def test_labels_of_every_kind(
-    values: Any, labels: Any, classes: list[str], tmp_path: pathlib.Path
-) -> None:
-    columns = {"image": _images(range(3)), "label": values}
-    listing = parquet.listing(_write(tmp_path / "a.parquet", columns))
-    found = None if listing.labels is None else np.asarray(listing.labels).tolist()
-    assert np.array_equal(np.array(found, float), np.array(labels, float), equal_nan=True)
-    assert listing.classes == classes
 
 
 @pytest.mark.parametrize(
@@ -240,7 +208,7 @@ def test_what_json_can_hold_is_meta(tmp_path: pathlib.Path) -> None:
         "price": [decimal.Decimal("1.20")],
         "nothing": pa.nulls(1),
     }
-    (item,) = _read(parquet.listing(_write(tmp_path / "a.parquet", columns)))
+    (item,) = made.read(parquet.listing(_write(tmp_path / "a.parquet", columns)))
     assert json.loads(item.meta or b"") == {
         "number": 1.5, "nan": None, "deep": {"list": [[1], []], "text": "ä"}, "map": [["k", 1]],
         "time": "2024-05-06 07:08:09+00:00", "nanoseconds": "1970-01-01 00:00:00.000000001",
@@ -263,7 +231,7 @@ def test_images_without_bytes_are_files(tmp_path: pathlib.Path) -> None:
     path = _write(tmp_path / "a.parquet", {"image": pa.array(values, IMAGE)})
     listing = parquet.listing(path)
     assert listing.keys == [b"a.jpg", b"b.jpg"]
-    assert [item.data for item in _read(listing)] == listing.keys
+    assert [item.data for item in made.read(listing)] == listing.keys
 
 
 def test_rows_without_anything_are_bad_images(tmp_path: pathlib.Path) -> None:
@@ -322,16 +290,6 @@ def test_rows_are_read_in_any_order_and_by_threads(group: int, tmp_path: pathlib
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         chunks = list(pool.map(chunk, range(0, 600, 20)))
     assert [data for found in chunks for data in found] == [_data(i) for i in range(600)]
-
-
-def test_parts_and_pickles_read_the_same(tmp_path: pathlib.Path) -> None:
-    path = _write(tmp_path / "a.parquet", {"image": _images(range(50)), "x": list(range(50))})
-    part = parquet.listing(path).part(range(30, 40))
-    _read(part)
-    assert part.rows is not None
-    rows, opened = pickle.loads(pickle.dumps((part.rows, part.open)))
-    with opened(rows) as read:
-        assert [read(i).image.data for i in range(10)] == [_data(i) for i in range(30, 40)]
 
 
 def test_a_giant_row_group_takes_little_memory(tmp_path: pathlib.Path) -> None:
@@ -430,7 +388,3 @@ def test_threads_share_what_is_read(tmp_path: pathlib.Path, monkeypatch: Any) ->
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         list(pool.map(chunk, range(0, 640, 32)))
     assert begun == [0]
-
-
-def test_it_is_a_source() -> None:
-    assert "parquet" in registry.names("sources")

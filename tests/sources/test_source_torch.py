@@ -39,19 +39,7 @@ def _pixels(seed: int, *shape: int, dtype: str = "uint8") -> np.ndarray:
 
 
 def _jpeg(seed: int) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(_pixels(seed, 9, 8, 3)).save(file, "JPEG")
-    return file.getvalue()
-
-
-def _read(listing: Listing) -> list[made.Made]:
-    with listing.open_records() as read:
-        return [made.of(read(i)) for i in range(len(listing.keys))]
-
-
-def _records(listing: Listing) -> list[Any]:
-    with listing.open_records() as read:
-        return [read(i) for i in range(len(listing.keys))]
+    return made.saved(_pixels(seed, 9, 8, 3), "JPEG")
 
 
 def _image(item: made.Made) -> np.ndarray:
@@ -66,7 +54,7 @@ def _image(item: made.Made) -> np.ndarray:
 
 
 def _metas(listing: Listing) -> list[Any]:
-    return [item.meta and json.loads(item.meta) for item in _read(listing)]
+    return [item.meta and json.loads(item.meta) for item in made.read(listing)]
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
@@ -80,7 +68,7 @@ def test_pixels_of_one_size_are_stored_raw(kind: str, channels: int, dtype: str)
     listing = torch_dataset.listing(list(zip(given, [4, 2, 4], strict=True)))
     assert (listing.labels, listing.classes) == ([4, 2, 4], [])
     assert listing.keys == [b"00000000", b"00000001", b"00000002"]
-    for item, image in zip(_read(listing), images, strict=True):
+    for item, image in zip(made.read(listing), images, strict=True):
         assert item.facts == encodings.raw_facts(5, 7, channels, dtype)
         assert np.array_equal(_image(item), image)
 
@@ -91,7 +79,7 @@ def test_pixels_of_several_sizes_are_stored_as_png(channels: int) -> None:
     listing = torch_dataset.listing(images)
     assert listing.labels is None
     assert "3 items are pixels, stored as PNG" in listing.warnings[0]
-    for item, image in zip(_read(listing), images, strict=True):
+    for item, image in zip(made.read(listing), images, strict=True):
         assert item.image.facts is None
         assert item.data.startswith(b"\x89PNG")
         assert np.array_equal(_image(item), image)
@@ -102,7 +90,7 @@ def test_what_png_cannot_hold_is_stored_raw() -> None:
         _pixels(0, 5, 7, 3, dtype="float32"), _pixels(1, 6, 7, 3, dtype="uint16"),
         _pixels(2, 6, 7, dtype="uint16"), _pixels(3, 5, 7),
     ]  # fmt: skip
-    items = _read(torch_dataset.listing(images))
+    items = made.read(torch_dataset.listing(images))
     assert [item.image.facts is not None for item in items] == [True, True, False, False]
     for item, image in zip(items, images, strict=True):
         assert np.array_equal(_image(item).squeeze(), image)
@@ -117,7 +105,7 @@ def test_what_png_cannot_hold_is_stored_raw() -> None:
 def test_pillow_images_keep_their_pixels(mode: str, stored: str) -> None:
     image = Image.fromarray(_pixels(0, 6, 5, 3))
     image = image.convert("I").convert(mode) if mode == "I;16" else image.convert(mode)
-    (item,) = _read(torch_dataset.listing([image]))
+    (item,) = made.read(torch_dataset.listing([image]))
     expected = np.asarray(image if mode in ("I", "I;16") else image.convert(stored))
     assert np.array_equal(_image(item).squeeze(), expected)
 
@@ -135,11 +123,11 @@ def test_files_stay_what_they_are(tmp_path: pathlib.Path, monkeypatch: Any) -> N
     ]  # fmt: skip
     for form in forms:
         listing = torch_dataset.listing(form)
-        assert [item.data for item in _read(listing)] == expected
+        assert [item.data for item in made.read(listing)] == expected
         assert listing.keys[0] == b"a.jpg"
         assert listing.warnings == []
     listing = torch_dataset.listing([(path.read_bytes(), "x") for path in files])
-    assert [item.data for item in _read(listing)] == expected
+    assert [item.data for item in made.read(listing)] == expected
     assert listing.keys == [b"%08d" % i for i in range(3)]
     assert (listing.labels, listing.classes) == ([0, 0, 0], ["x"])
 
@@ -147,7 +135,7 @@ def test_files_stay_what_they_are(tmp_path: pathlib.Path, monkeypatch: Any) -> N
 def test_files_and_pixels_go_together() -> None:
     pixels = _pixels(0, 9, 8, 3)
     listing = torch_dataset.listing([_jpeg(1), pixels, pixels])
-    first, second, _ = _read(listing)
+    first, second, _ = made.read(listing)
     assert first.data == _jpeg(1)
     assert second.image.facts is None
     assert np.array_equal(_image(second), pixels)
@@ -173,7 +161,7 @@ def test_mappings_have_all_fields() -> None:
     listing = torch_dataset.listing(samples)
     assert listing.keys == [b"part/0", b"part/1"]
     assert listing.labels == [0, 1]
-    for i, item in enumerate(_read(listing)):
+    for i, item in enumerate(made.read(listing)):
         assert np.array_equal(_image(item), samples[i]["img"])
         assert np.array_equal(np.asarray(Image.open(io.BytesIO(item.mask_data or b""))), ids)
         assert item.boxes is not None
@@ -190,7 +178,7 @@ def test_a_mapping_in_a_tuple_is_detection() -> None:
     ]
     listing = torch_dataset.listing([(_pixels(0, 4, 4, 3), target) for target in targets])
     assert listing.labels is None
-    items = _read(listing)
+    items = made.read(listing)
     assert [len(item.boxes if item.boxes is not None else "?") for item in items] == [2, 0]
     assert [item.box_labels.tolist() for item in items if item.box_labels is not None] == [
         [1, 2],
@@ -209,34 +197,14 @@ def test_a_picture_in_second_place_is_a_mask(kind: str) -> None:
     palette.save(file, "PNG")
     masks = {"palette": palette, "array": ids.astype(np.int64), "tensor": torch.from_numpy(ids),
              "bytes": file.getvalue()}  # fmt: skip
-    (item,) = _read(torch_dataset.listing([(_pixels(0, 4, 6, 3), masks[kind])]))
+    (item,) = made.read(torch_dataset.listing([(_pixels(0, 4, 6, 3), masks[kind])]))
     assert np.array_equal(np.asarray(Image.open(io.BytesIO(item.mask_data or b""))), ids)
 
 
 def test_wide_masks_have_16_bits() -> None:
     ids = np.array([[0, 300], [65535, 1]])
-    (item,) = _read(torch_dataset.listing([(_pixels(0, 2, 2, 3), ids)]))
+    (item,) = made.read(torch_dataset.listing([(_pixels(0, 2, 2, 3), ids)]))
     assert np.array_equal(np.asarray(Image.open(io.BytesIO(item.mask_data or b""))), ids)
-
-
-@pytest.mark.parametrize(
-    ("labels", "expected", "classes"),
-    [
-        ([3, np.int64(1), torch.tensor(2)], [3, 1, 2], []),
-        (["b", "a", "b"], [1, 0, 1], ["a", "b"]),
-        ([0.5, np.float32(1), torch.tensor(-1.0)], [[0.5], [1], [-1]], []),
-        ([torch.tensor([1, 0]), np.array([0, 1]), [1, 1]], [[1, 0], [0, 1], [1, 1]], []),
-        ([["x"], [], ["x", "y"]], [[1, 0], [0, 0], [1, 1]], ["x", "y"]),
-        ([None, None, None], None, []),
-        ([b"7", b"8", b"9\n"], [7, 8, 9], []),  # WebDataset's .cls, not decoded
-        ([True, np.bool_(False), True], [1, 0, 1], []),
-    ],
-)
-def test_labels_of_every_kind(labels: list[Any], expected: Any, classes: list[str]) -> None:
-    listing = torch_dataset.listing([(_pixels(0, 2, 2, 3), label) for label in labels])
-    found = None if listing.labels is None else np.asarray(listing.labels).tolist()
-    assert found == expected
-    assert listing.classes == classes
 
 
 def test_further_members_of_a_tuple_are_meta() -> None:
@@ -259,7 +227,7 @@ def test_the_first_text_tells_for_all_whether_texts_are_paths(
     listing = torch_dataset.listing(items, fields={"caption": ("caption", None)})
     values = [text and Field(kind, (("file " if kind == "image" else "") + text).encode())
               for text in captions]  # fmt: skip
-    assert [item.fields.get("caption") for item in _read(listing)] == values
+    assert [item.fields.get("caption") for item in made.read(listing)] == values
 
 
 def test_what_makes_no_sense_is_listed_with_its_reason() -> None:
@@ -326,7 +294,7 @@ def test_every_item_is_asked_for_once_in_order() -> None:
     assert listing.classes == ["p", "q"]
     positions = [i for i in range(20) if i not in (3, 7)]
     assert listing.labels == [i % 2 for i in positions]
-    for i, item in zip(positions, _read(listing), strict=True):
+    for i, item in zip(positions, made.read(listing), strict=True):
         assert np.array_equal(_image(item).transpose(2, 0, 1), _pixels(i, 3, 4, 4))
 
 
@@ -363,7 +331,7 @@ def _boxed(*labels: int) -> dict[str, Any]:
 
 
 def _box_labels(listing: Listing) -> list[list[int]]:
-    return [item.box_columns["labels"].tolist() for item in _read(listing)]
+    return [item.box_columns["labels"].tolist() for item in made.read(listing)]
 
 
 def test_names_of_classes_go_with_the_labels_of_boxes() -> None:
@@ -439,7 +407,7 @@ def test_what_can_only_be_iterated_over_is_a_dataset() -> None:
 
     assert torch_dataset.listing(_Stream()).labels == [0, 1, 2, 3, 4]
     listing = torch_dataset.listing(generator(6))
-    assert [_image(item).tolist() for item in _read(listing)] == [
+    assert [_image(item).tolist() for item in made.read(listing)] == [
         _pixels(i, 4, 4, 3).tolist() for i in range(6)
     ]
     with pytest.raises(SourceError, match="generator: OSError after item 2: the line is dead"):
@@ -449,11 +417,11 @@ def test_what_can_only_be_iterated_over_is_a_dataset() -> None:
 def test_arrays_and_tensor_datasets_are_datasets() -> None:
     images = _pixels(0, 5, 6, 7, 3)
     listing = torch_dataset.listing(images)
-    assert np.array_equal([_image(item) for item in _read(listing)], images)
+    assert np.array_equal([_image(item) for item in made.read(listing)], images)
     tensors = torch.utils.data.TensorDataset(
         torch.from_numpy(images).permute(0, 3, 1, 2), torch.arange(5)
     )
-    assert _read(torch_dataset.listing(tensors)) == _read(listing)
+    assert made.read(torch_dataset.listing(tensors)) == made.read(listing)
     with pytest.raises(SourceError, match="Give the dataset, not its loader"):
         torch_dataset.listing(torch.utils.data.DataLoader(tensors, batch_size=2))
 
@@ -463,7 +431,7 @@ def test_torchvisions_datasets(torchvision: ModuleType, image_folder: pathlib.Pa
     listing = torch_dataset.listing(dataset)
     assert listing.classes == dataset.classes
     assert listing.labels == dataset.targets
-    for item, key, (path, _) in zip(_read(listing), listing.keys, dataset.samples, strict=True):
+    for item, key, (path, _) in zip(made.read(listing), listing.keys, dataset.samples, strict=True):
         assert item.data == pathlib.Path(path).read_bytes()
         assert key == os.fsencode(os.path.relpath(path, image_folder))
     part = torch_dataset.listing(torch.utils.data.Subset(dataset, [5, 2]))
@@ -475,7 +443,7 @@ def test_torchvisions_datasets(torchvision: ModuleType, image_folder: pathlib.Pa
         4, (3, 8, 9), 3, transform=torchvision.transforms.v2.ToImage()
     )
     listing = torch_dataset.listing(fake)
-    assert [item.image.facts is not None for item in _read(listing)] == [True] * 4
+    assert [item.image.facts is not None for item in made.read(listing)] == [True] * 4
     boxes = torchvision.tv_tensors.BoundingBoxes([[1, 1, 2, 2]], format="XYWH", canvas_size=(8, 9))
     listing = torch_dataset.listing([fake[0][0], {"image": fake[0][0], "boxes": boxes}])
     assert "boxes are BoundingBoxFormat.XYWH; expected XYXY" in listing.unlisted[0][1]
@@ -520,7 +488,7 @@ class _HuggingFace:
 
 def test_hugging_faces_images_are_not_decoded() -> None:
     listing = torch_dataset.listing(_HuggingFace(decode=True))
-    assert [item.data for item in _read(listing)] == [_jpeg(i) for i in range(3)]
+    assert [item.data for item in made.read(listing)] == [_jpeg(i) for i in range(3)]
     assert (listing.labels, listing.classes) == ([0, 1, 0], ["cat", "dog"])
 
 
@@ -534,7 +502,7 @@ def test_keys_are_text_or_bytes() -> None:
     named: list[tuple[str, Any]] = [("key", "a/1"), ("key", b"a/2"), ("__key__", b"\xff.png")]
     listing = torch_dataset.listing([{"image": _pixels(1, 2, 2, 3), n: key} for n, key in named])
     assert listing.keys == [b"a/1", b"a/2", b"\xff.png"]
-    assert all(list(item.fields) == ["image"] for item in _records(listing))
+    assert all(list(item.fields) == ["image"] for item in made.read(listing))
 
 
 @pytest.mark.parametrize("key", ["", b"", "a\0b", b"a\0b"])
@@ -633,7 +601,7 @@ def test_another_process_reads_the_same() -> None:
 def test_nothing_is_left_in_the_folder(tmp_path: pathlib.Path) -> None:
     listing = torch_dataset.listing([_jpeg(0)], scratch=tmp_path)
     assert list(tmp_path.iterdir()) == []
-    assert _read(listing)[0].data == _jpeg(0)
+    assert made.read(listing)[0].data == _jpeg(0)
     with pytest.raises(OutputError, match=r"No such file .* TMPDIR"):
         torch_dataset.listing([_jpeg(0)], scratch=tmp_path / "nowhere")
 
@@ -654,9 +622,7 @@ print("torch" in sys.modules)
 
 
 def test_a_full_disk_is_an_error_and_torch_is_not_imported() -> None:
-    command = [sys.executable, "-c", _FULL]
-    done = subprocess.run(command, capture_output=True, check=True, text=True)
-    error, imported = done.stdout.splitlines()
+    error, imported = made.in_a_process(_FULL).splitlines()
     assert error.startswith("OutputError")
     assert "File too large while samples were put aside" in error
     assert imported == "False"

@@ -6,44 +6,22 @@ What must come out is computed here with xml.etree and the development kit's rul
 
 from __future__ import annotations
 
-import io
 import json
 import pathlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from xml.etree import ElementTree as ET
 
+import made
 import pytest
-from PIL import Image
+from annotated import HEIGHT, WIDTH, boxes, image, packed, tree, unlisted
 
 import packio
 from packio import registry
 from packio.errors import BadImagesError, OptionError, SourceError
 from packio.packing.sourcing import find_source
-from packio.sources import Context, Listing, list_samples
+from packio.sources import Context, list_samples
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-WIDTH, HEIGHT = 40, 30
-
-
-def image(kind: str = "JPEG", turned: int = 1) -> bytes:
-    file, exif = io.BytesIO(), Image.Exif()
-    exif[0x0112] = turned
-    Image.new("L", (WIDTH, HEIGHT), 7).save(file, kind, **({"exif": exif} if turned > 1 else {}))
-    return file.getvalue()
-
-
-def tree(root: pathlib.Path, files: Mapping[str, str | bytes]) -> pathlib.Path:
-    """Write files; an image whose content is empty is one of 40x30 pixels."""
-    for name, data in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        content = data.encode() if isinstance(data, str) else data
-        if not data and name.lower().endswith((".jpg", ".png")):
-            content = image("PNG" if name.endswith("png") else "JPEG")
-        path.write_bytes(content)
-    return root
+listing = made.Asked("voc").listing
 
 
 def thing(name: str, box: tuple[Any, ...], more: str = "") -> str:
@@ -65,31 +43,9 @@ def voc(root: pathlib.Path, *things: str, **more: Any) -> pathlib.Path:
     return tree(root / "VOC2012", files)
 
 
-def listing(path: pathlib.Path, classes: list[str] | None = None, **options: Any) -> Listing:
-    return list_samples(registry.load("sources", "voc"), path, Context(classes, options=options))
-
-
-def packed(path: pathlib.Path, **options: Any) -> dict[str, packio.Sample]:
-    """Pack a dataset; its samples by their keys."""
-    out = path.parent / f"{path.name}.lmdb"
-    packio.pack(path, out, **options)
-    with packio.open(out) as pack:
-        return {sample.key: sample for sample in pack}
-
-
 def only(path: pathlib.Path, **options: Any) -> packio.Sample:
     (found,) = packed(path, **options).values()
     return found
-
-
-def boxes(sample: packio.Sample) -> list[list[float]]:
-    assert sample.boxes is not None
-    return [[round(value, 3) for value in box] for box in sample.boxes.tolist()]
-
-
-def bad(path: pathlib.Path, **options: Any) -> list[str]:
-    """What cannot be packed, and why."""
-    return [f"{key.decode()}: {reason}" for key, reason in listing(path, **options).unlisted]
 
 
 DOGS = """<annotation>
@@ -201,7 +157,7 @@ def test_lists_are_splits_and_an_image_is_one_sample(tmp_path: pathlib.Path) -> 
 def test_lists_that_contradict_are_refused(tmp_path: pathlib.Path) -> None:
     root = voc(tmp_path, thing("cat", (1, 1, 2, 2)))
     tree(root, {"ImageSets/Main/train.txt": "1\n7\n", "ImageSets/Main/val.txt": "1\n"})
-    assert bad(root) == [
+    assert unlisted(listing(root)) == [
         "7: train.txt:2 names it, and there is no image with this stem",
         "1: in train.txt and in val.txt; a sample has one split",
     ]
@@ -210,7 +166,10 @@ def test_lists_that_contradict_are_refused(tmp_path: pathlib.Path) -> None:
 def test_default_lists_of_cvat_are_no_splits(tmp_path: pathlib.Path) -> None:
     root = voc(tmp_path, thing("cat", (1, 1, 2, 2)))
     tree(root, {"ImageSets/Main/default.txt": "1\n", "labelmap.txt": "cat:::\n"})
-    assert (listing(root).keys, listing(root).splits) == ([b"JPEGImages/1.jpg"], None)
+    assert (listing(root).keys, listing(root).splits) == (
+        [b"JPEGImages/1.jpg"],
+        None,
+    )
 
 
 def test_an_image_without_file_and_a_file_without_image_are_refused(
@@ -220,8 +179,8 @@ def test_an_image_without_file_and_a_file_without_image_are_refused(
     tree(root, {"JPEGImages/2.jpg": "", "Annotations/3.xml": xml(), "Annotations/z.xml": "<x/>"})
     with pytest.raises(BadImagesError, match=r"Annotations/2\.xml: not there; a file without"):
         packio.pack(root, tmp_path / "o.lmdb")
-    assert "Annotations/3.xml: annotations of an image that is not there" in bad(root)
-    assert len(bad(root)) == 2
+    assert "Annotations/3.xml: annotations of an image that is not there" in unlisted(listing(root))
+    assert len(unlisted(listing(root))) == 2
     assert packio.pack(root, tmp_path / "o.lmdb", on_error="skip").packed == 1
 
 
@@ -266,9 +225,16 @@ def test_files_that_count_from_0_need_the_users_word(tmp_path: pathlib.Path) -> 
 def test_names_stay_as_they_are(tmp_path: pathlib.Path) -> None:
     names = ["Cat", "cat", "traffic light", "大熊猫", "\n\tdog\n", "R&amp;D"]
     root = voc(tmp_path, *(thing(name, (1, 1, 2, 2)) for name in names))
-    assert listing(root).classes == ["Cat", "R&D", "cat", "dog", "traffic light", "大熊猫"]
+    assert listing(root).classes == [
+        "Cat",
+        "R&D",
+        "cat",
+        "dog",
+        "traffic light",
+        "大熊猫",
+    ]
     with pytest.raises(SourceError, match="does not name"):
-        listing(root, ["cat"])
+        listing(root, classes=["cat"])
 
 
 @pytest.mark.parametrize(

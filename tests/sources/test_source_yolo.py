@@ -6,66 +6,21 @@ What must come out is computed here from ultralytics' documentation of its forma
 
 from __future__ import annotations
 
-import io
 import json
 import pathlib
-from typing import TYPE_CHECKING, Any
 
+import made
 import pytest
-from PIL import Image
+from annotated import boxes, image, packed, tree, unlisted
 
 import packio
-from packio import registry
 from packio.errors import BadImagesError, MissingPackageError, SourceError
 from packio.packing.sourcing import find_source
-from packio.sources import Context, Listing, list_samples
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 pytest.importorskip("yaml")
 
-WIDTH, HEIGHT = 40, 30
+listing = made.Asked("yolo").listing
 YAML = "train: images/train\nval: images/val\nnames:\n  0: cat\n  1: dog\n"
-
-
-def jpeg(turned: int = 1) -> bytes:
-    file, exif = io.BytesIO(), Image.Exif()
-    exif[0x0112] = turned
-    Image.new("RGB", (WIDTH, HEIGHT), "gray").save(file, "JPEG", exif=exif)
-    return file.getvalue()
-
-
-def tree(root: pathlib.Path, files: Mapping[str, str | bytes]) -> pathlib.Path:
-    """Write files; an image whose content is empty is a JPEG of 40x30 pixels."""
-    for name, data in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        content = data.encode() if isinstance(data, str) else data
-        path.write_bytes(jpeg() if name.endswith((".jpg", ".png")) and not data else content)
-    return root
-
-
-def listing(path: pathlib.Path, **context: Any) -> Listing:
-    return list_samples(registry.load("sources", "yolo"), path, Context(**context))
-
-
-def packed(path: pathlib.Path, **options: Any) -> dict[str, packio.Sample]:
-    """Pack a dataset; its samples by their keys."""
-    out = path.parent / f"{path.name}.lmdb"
-    packio.pack(path, out, **options)
-    with packio.open(out) as pack:
-        return {sample.key: sample for sample in pack}
-
-
-def boxes(sample: packio.Sample) -> list[list[float]]:
-    assert sample.boxes is not None
-    return [[round(value, 3) for value in box] for box in sample.boxes.tolist()]
-
-
-def bad(path: pathlib.Path, **context: Any) -> list[str]:
-    """What cannot be packed, and why."""
-    return [f"{key.decode()}: {reason}" for key, reason in listing(path, **context).unlisted]
 
 
 def one(
@@ -85,7 +40,7 @@ def test_boxes_are_fractions_of_the_image(tmp_path: pathlib.Path) -> None:
 
 def test_boxes_lie_in_the_upright_image(tmp_path: pathlib.Path) -> None:
     root = one(tmp_path, "0 0.5 0.25 0.2 0.1\n")
-    (root / "images" / "1.jpg").write_bytes(jpeg(6))
+    (root / "images" / "1.jpg").write_bytes(image(turned=6))
     out = tmp_path / "o.lmdb"
     packio.pack(root, out)
     # upright the image is 30 wide and 40 high: x 12..18, y 8..12
@@ -171,7 +126,7 @@ def test_a_list_of_images_is_a_split(tmp_path: pathlib.Path) -> None:
 
 def test_an_image_in_two_splits_is_refused(tmp_path: pathlib.Path) -> None:
     root = one(tmp_path, "0 .5 .5 .1 .1", "train: images\nval: images\nnames: [cat]\n")
-    assert bad(root) == ["images/1.jpg: in train and in val; a sample has one split"]
+    assert unlisted(listing(root)) == ["images/1.jpg: in train and in val; a sample has one split"]
 
 
 @pytest.mark.parametrize(
@@ -230,7 +185,7 @@ def test_labels_of_no_image_are_refused(tmp_path: pathlib.Path) -> None:
     root = one(tmp_path, "0 .5 .5 .1 .1")
     tree(root, {"labels/gone.txt": "0 .5 .5 .1 .1", "labels/classes.txt": "cat\ndog"})
     tree(root, {"labels/notes.txt": "ask Ann", "labels/train.cache": b"\x80\x04"})
-    assert bad(root) == ["labels/gone.txt: annotations of an image that is not there"]
+    assert unlisted(listing(root)) == ["labels/gone.txt: annotations of an image that is not there"]
 
 
 @pytest.mark.parametrize(
@@ -305,7 +260,7 @@ def test_keypoints_are_kept(tmp_path: pathlib.Path) -> None:
     assert boxes(sample) == [[10, 7.5, 30, 22.5]]
     assert sample.meta == {"keypoints": [[0.1, 0.2, 2, 0, 0, 0]]}
     tree(root, {"labels/1.txt": "1 .5 .5 .5 .5 .1 .2 2\n"})
-    assert "8 numbers" in bad(root)[0]
+    assert "8 numbers" in unlisted(listing(root))[0]
 
 
 @pytest.mark.parametrize(

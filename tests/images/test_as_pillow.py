@@ -8,6 +8,7 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, Any, Literal
 
+import made
 import numpy as np
 import pytest
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -48,9 +49,7 @@ def _photo() -> Image.Image:
 
 def _jpeg(*segments: bytes, **options: object) -> bytes:
     """A JPEG of 40x30 with segments behind its start marker."""
-    file = io.BytesIO()
-    _photo().save(file, "JPEG", **options)
-    data = file.getvalue()
+    data = made.saved(_photo(), "JPEG", **options)
     return data[:2] + b"".join(segments) + data[2:]
 
 
@@ -128,9 +127,7 @@ def _beyond_its_palette(kind: str, **options: object) -> bytes:
     image = Image.new("P", (30, 20))
     image.putdata([(x + y) % 30 for y, x in itertools.product(range(20), range(30))])
     image.putpalette(_PALETTE + bytes(3 * 246))
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    data = file.getvalue()
+    data = made.saved(image, kind, **options)
     if kind != "PNG":
         return data
     start = data.index(b"PLTE") - 4
@@ -182,9 +179,7 @@ def _scans(data: bytes) -> list[int]:
 def test_progressive_jpegs_without_their_last_scans_decode_as_pillow_decodes_them(
     plugin: ModuleType, photos: list[np.ndarray]
 ) -> None:
-    file = io.BytesIO()
-    Image.fromarray(photos[0]).save(file, "JPEG", quality=85, progressive=True)
-    data = file.getvalue()
+    data = made.saved(photos[0], "JPEG", quality=85, progressive=True)
     for end in _scans(data)[1:]:
         cut = data[:end] + b"\xff\xd9"
         with Image.open(io.BytesIO(cut)) as image:

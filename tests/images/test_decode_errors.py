@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
-import io
+import itertools
 import struct
 import traceback
 from typing import TYPE_CHECKING, Any
 
+import made
 import numpy as np
 import pytest
 import torch
@@ -38,6 +39,10 @@ _KINDS: list[Callable[[], BaseException]] = [
 ]  # fmt: skip
 _KIND = pytest.mark.parametrize("make", _KINDS, ids=lambda make: type(make()).__name__)
 
+_KIND_AND_MODE = pytest.mark.parametrize(
+    ("make", "mode"), [*zip(_KINDS, itertools.cycle(MODES), strict=False)]
+)
+
 
 def _plugins() -> list[ModuleType]:
     found = [registry.load("decoders", name) for name in registry.names("decoders")]
@@ -64,12 +69,6 @@ def _image(seed: int, mode: str = "RGB") -> Image.Image:
     return Image.fromarray(noise).convert(mode)
 
 
-def _saved(image: Image.Image, kind: str) -> bytes:
-    file = io.BytesIO()
-    image.save(file, kind)
-    return file.getvalue()
-
-
 def _raise(make: Callable[[], BaseException]) -> Callable[..., Any]:
     def raises(*_: object, **__: object) -> Any:
         raise make()
@@ -83,14 +82,13 @@ def pack(tmp_path: Path) -> Path:
     (tmp_path / "in").mkdir()
     for seed, name in enumerate(["a.jpg", "b.png", "c.webp", "d.jpg"]):
         kind = {"jpg": "JPEG", "png": "PNG", "webp": "WEBP"}[name.partition(".")[2]]
-        (tmp_path / "in" / name).write_bytes(_saved(_image(seed), kind))
+        (tmp_path / "in" / name).write_bytes(made.saved(_image(seed), kind))
     packio.pack(tmp_path / "in", tmp_path / "out.tar")
     return tmp_path / "out.tar"
 
 
 @_PLUGINS
-@_KIND
-@pytest.mark.parametrize("mode", MODES)
+@_KIND_AND_MODE
 def test_where_a_library_raises_anything_pillow_decodes(
     plugin: Any, mode: str, make: Callable[[], BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,10 +100,10 @@ def test_where_a_library_raises_anything_pillow_decodes(
     decoder = Decoder(_name(plugin), mode)
     stored = _image(1, "L" if mode == "GRAY" else "RGB")
     for kind in ("JPEG", "PNG", "WEBP"):
-        data = _saved(stored, kind)
+        data = made.saved(stored, kind)
         expected = pillow.decode(data, mode)
         assert np.array_equal(decoder(data, read_facts(data)), expected)
-    data = _saved(stored, "JPEG")
+    data = made.saved(stored, "JPEG")
     assert np.array_equal(decoder.fast(data, read_facts(data), 1)[0], pillow.decode(data, mode))
     assert decoder.size(data) is None
     assert decoder.decode_batch([bytearray(data)] * 2, torch.device("cpu")) == [None, None]
@@ -113,13 +111,12 @@ def test_where_a_library_raises_anything_pillow_decodes(
 
 
 @_PLUGINS
-@_KIND
-@pytest.mark.parametrize("mode", MODES)
+@_KIND_AND_MODE
 def test_where_pillow_raises_anything_it_is_a_decode_error(
     plugin: ModuleType, mode: str, make: Callable[[], BaseException],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    data, raised = _saved(_image(1), "GIF"), make()
+    data, raised = made.saved(_image(1), "GIF"), make()
     facts, decoder = read_facts(data), Decoder(_name(plugin), mode)
     monkeypatch.setattr(ImageFile.ImageFile, "load", _raise(lambda: raised))
     with pytest.raises(DecodeError, match=type(raised).__name__) as caught:
@@ -243,7 +240,7 @@ def test_pixels_that_pillow_cannot_hold_are_a_decode_error_of_that_sample(tmp_pa
     import cv2
 
     (tmp_path / "in").mkdir()
-    (tmp_path / "in/a.png").write_bytes(_saved(_image(0), "PNG"))
+    (tmp_path / "in/a.png").write_bytes(made.saved(_image(0), "PNG"))
     deep = np.arange(12 * 16 * 3, dtype=np.uint16).reshape(12, 16, 3)
     (tmp_path / "in/b.png").write_bytes(cv2.imencode(".png", deep)[1].tobytes())
     packio.pack(tmp_path / "in", tmp_path / "out.tar")
@@ -269,9 +266,9 @@ def test_pixels_that_pillow_cannot_hold_are_a_decode_error_of_that_sample(tmp_pa
 def test_what_is_no_pixels_is_left_to_pillow(odd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     simplejpeg = registry.load("decoders", "simplejpeg")
     monkeypatch.setattr(simplejpeg, "decode", lambda *_: odd)
-    data = _saved(_image(1), "JPEG")
-    made = Decoder("simplejpeg")(data, read_facts(data))
-    assert np.array_equal(made, pillow.decode(data, "RGB"))
+    data = made.saved(_image(1), "JPEG")
+    found = Decoder("simplejpeg")(data, read_facts(data))
+    assert np.array_equal(found, pillow.decode(data, "RGB"))
 
 
 def _fail(_: object) -> object:
@@ -285,7 +282,7 @@ def test_an_error_in_a_users_transform_is_told_with_the_sample_and_is_never_skip
 ) -> None:
     for kind in ("x", "y"):
         (tmp_path / "in" / kind).mkdir(parents=True)
-        (tmp_path / "in" / kind / "a.png").write_bytes(_saved(_image(0), "PNG"))
+        (tmp_path / "in" / kind / "a.png").write_bytes(made.saved(_image(0), "PNG"))
     packio.pack(tmp_path / "in", tmp_path / "out.tar")
     fail: Any = (lambda image, _: _fail(image)) if name == "transforms" else _fail
     options: dict[str, Any] = {name: fail}

@@ -10,6 +10,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import made
 import numpy as np
 import pytest
 from PIL import Image
@@ -51,9 +52,7 @@ def _photo(mode: str = "RGB") -> Image.Image:
 
 
 def _saved(kind: str, image: Image.Image | None = None, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    (image or _photo()).save(buffer, kind, **options)
-    return buffer.getvalue()
+    return made.saved(image or _photo(), kind, **options)
 
 
 def _sampled_1x4() -> bytes:

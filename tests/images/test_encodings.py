@@ -8,6 +8,7 @@ import struct
 import warnings
 from typing import Any
 
+import made
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
@@ -21,9 +22,7 @@ _ORIENTATION = 0x0112
 
 
 def _saved(kind: str, image: Image.Image = _PHOTO, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
+    return made.saved(image, kind, **options)
 
 
 def _with_orientation(order: str, value: int, kind: int = 3, count: int = 1) -> bytes:

@@ -6,17 +6,16 @@ What must come out is computed with Pillow and torch alone.
 from __future__ import annotations
 
 import concurrent.futures
-import ctypes
 import functools
 import io
 import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import made
 import native_core
 import numpy as np
 import pytest
@@ -24,6 +23,7 @@ import simplejpeg
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from native_core import kernels
 from PIL import Image
 from skimage import data as photographs
 
@@ -31,21 +31,11 @@ import packio
 from packio.images import native
 from packio.images.frames import Frame
 
+__all__ = ["kernels"]
+
 pytestmark = native_core.needed
 _MUTANTS = int(os.environ.get("PACKIO_NATIVE_MUTANTS", "4000"))
 _SAMPLINGS = {"4:4:4": 0, "4:2:2": 1, "4:2:0": 2}
-
-
-@pytest.fixture(params=["AVX2", "portable"])
-def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Kernels of one kind, in this process."""
-    library = native._library()
-    assert isinstance(library, ctypes.CDLL)
-    if not library.packio_choose(1) and request.param == "AVX2":
-        pytest.skip("this processor has no AVX2")
-    library.packio_choose(int(request.param == "AVX2"))
-    yield request.param
-    library.packio_choose(1)
 
 
 @functools.cache
@@ -61,10 +51,8 @@ def _photo(height: int, width: int, number: int = 0) -> Image.Image:
 def _jpeg(
     image: Image.Image, sampling: str = "4:2:0", quality: int = 90, **options: object
 ) -> bytes:
-    held = io.BytesIO()
     more = {} if image.mode == "L" else {"subsampling": _SAMPLINGS[sampling]}
-    image.save(held, "JPEG", quality=quality, **more, **options)
-    return held.getvalue()
+    return made.saved(image, "JPEG", quality=quality, **more, **options)
 
 
 def _decoded(jpeg: bytes) -> np.ndarray:
@@ -517,10 +505,7 @@ print(before, most, resident())
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_memory_for_a_large_image_is_given_back(tmp_path: Path) -> None:
-    told = subprocess.run(
-        [sys.executable, "-c", _AFTER_A_LARGE_ONE, tmp_path],
-        check=True, capture_output=True, text=True,
-    ).stdout  # fmt: skip
+    told = made.in_a_process(_AFTER_A_LARGE_ONE, tmp_path)
     before, most, after = map(int, told.split())
     assert most - before > 150, told  # MiB
     assert after - before < 50, told

@@ -5,19 +5,19 @@ What must come out is computed with Pillow, whose libjpeg-turbo decodes at 1/2, 
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import io
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import made
 import native_core
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from native_core import kernels
 from PIL import Image
 from skimage import data as photographs
 
@@ -25,28 +25,16 @@ import packio
 from packio.images import native
 from packio.images.frames import Frame
 
+__all__ = ["kernels"]
+
 pytestmark = native_core.needed
 _SCALES = (2, 4, 8)
 _SAMPLINGS = {"4:4:4": 0, "4:2:2": 1, "4:2:0": 2}
 
 
-@pytest.fixture(params=["AVX2", "portable"])
-def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Kernels of one kind, in this process."""
-    library = native._library()
-    assert isinstance(library, ctypes.CDLL)
-    if not library.packio_choose(1) and request.param == "AVX2":
-        pytest.skip("this processor has no AVX2")
-    library.packio_choose(int(request.param == "AVX2"))
-    yield request.param
-    library.packio_choose(1)
-
-
 def _jpeg(image: Image.Image, sampling: str = "4:2:0", **options: Any) -> bytes:
-    held = io.BytesIO()
     more = {} if image.mode == "L" else {"subsampling": _SAMPLINGS[sampling]}
-    image.save(held, "JPEG", **{"quality": 90, **more, **options})
-    return held.getvalue()
+    return made.saved(image, "JPEG", **{"quality": 90, **more, **options})
 
 
 def _photo() -> Image.Image:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 
+import made
 import numpy as np
 import pytest
 from PIL import Image
@@ -63,12 +63,6 @@ def test_thresholds_that_cannot_be_meant_are_refused(threshold: int) -> None:
         perceptual.near(np.zeros(2, np.uint64), threshold)
 
 
-def _encoded(image: Image.Image, form: str, **options: object) -> bytes:
-    file = io.BytesIO()
-    image.save(file, form, **options)
-    return file.getvalue()
-
-
 def test_hashes_are_those_of_the_library(photos: list[np.ndarray]) -> None:
     imagehash = pytest.importorskip("imagehash")
     for pixels in photos:
@@ -86,9 +80,9 @@ def test_copies_have_near_hashes_and_other_photographs_have_not(photos: list[np.
         exif[0x0112] = 6
         turned = image.transpose(Image.Transpose.ROTATE_90)
         datas = [
-            _encoded(image, "PNG"), _encoded(image, "JPEG", quality=60), _encoded(small, "PNG"),
-            _encoded(turned, "JPEG", quality=95, exif=exif),
-            _encoded(Image.fromarray(other), "PNG"),
+            made.saved(image), made.saved(image, "JPEG", quality=60), made.saved(small),
+            made.saved(turned, "JPEG", quality=95, exif=exif),
+            made.saved(other, "PNG"),
         ]  # fmt: skip
         first, *rest, far = map(hashed, datas)
         assert max((first ^ near).bit_count() for near in rest) <= perceptual.MOST
@@ -96,6 +90,6 @@ def test_copies_have_near_hashes_and_other_photographs_have_not(photos: list[np.
 
 
 def test_damaged_images_are_an_error_of_packio(photos: list[np.ndarray]) -> None:
-    data = _encoded(Image.fromarray(photos[0]), "PNG")
+    data = made.saved(photos[0], "PNG")
     with pytest.raises(DecodeError):
         hashed(data[: len(data) // 2])

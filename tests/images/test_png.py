@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import random
 import tracemalloc
 import types
 import zlib
+from typing import Any
 
+import made
 import native_core
 import numpy as np
 import pytest
@@ -49,12 +50,6 @@ pytestmark = native_core.needed
 _SIDES = range(1, 41)
 
 
-def _saved(image: Image.Image, **options: object) -> bytes:
-    held = io.BytesIO()
-    image.save(held, "PNG", **options)
-    return held.getvalue()
-
-
 @pytest.mark.parametrize("kind", range(5))
 @pytest.mark.parametrize("colour", sorted(ALL))
 def test_each_filter_is_undone_at_odd_sizes(kind: int, colour: int) -> None:
@@ -90,7 +85,7 @@ def test_data_may_be_split_anywhere(level: int, size: int) -> None:
     ids=repr,
 )
 @pytest.mark.parametrize("mode", ["L", "P", "RGB"])
-def test_pngs_of_pillow_are_taken(mode: str, options: dict[str, object]) -> None:
+def test_pngs_of_pillow_are_taken(mode: str, options: dict[str, Any]) -> None:
     colour = {"L": png.GRAY, "P": png.PALETTE, "RGB": png.RGB}[mode]
     pixels = made_pixels(61, 45, colour)
     image = Image.fromarray(pixels[:, :, 0] if mode != "RGB" else pixels)
@@ -98,7 +93,7 @@ def test_pngs_of_pillow_are_taken(mode: str, options: dict[str, object]) -> None
         image.putpalette(bytes(range(256)) * 3)
     if mode == "P" and options.get("optimize"):
         return  # Pillow numbers the indices anew
-    assert_taken(_saved(image, **options), pixels)
+    assert_taken(made.saved(image, **options), pixels)
 
 
 def test_pngs_of_opencv_are_taken() -> None:

@@ -13,6 +13,7 @@ import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import made
 import numpy as np
 import pytest
 import torch
@@ -93,9 +94,7 @@ BAD: dict[str, Callable[[bytes], bytes]] = {
 
 
 def _jpeg(pixels: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "JPEG", quality=92, subsampling=2, restart_marker_blocks=5)
-    return buffer.getvalue()
+    return made.saved(pixels, "JPEG", quality=92, subsampling=2, restart_marker_blocks=5)
 
 
 @pytest.fixture(scope="module")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import io
 import random
 import re
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import long
+import made
 import native_core
 import numpy as np
 import pytest
@@ -236,9 +236,7 @@ def _check(data: bytes, interval: int) -> bool:
 
 
 def _jpeg(pixels: np.ndarray, mode: str = "RGB", **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).convert(mode).save(buffer, "JPEG", **options)
-    return buffer.getvalue()
+    return made.saved(Image.fromarray(pixels).convert(mode), "JPEG", **options)
 
 
 _OPTIONS = st.fixed_dictionaries(

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader
 
 import packio
 from packio import registry
@@ -200,35 +199,6 @@ def test_boxes_are_found_in_stored_images() -> None:
             t, le, h, w = frames.to_stored_box(box, orientation, 30, 20)
             found = orient(pixels[t : t + h, le : le + w], orientation)
             assert np.array_equal(found, upright[top : top + box[2], left : left + box[3]])
-
-
-@pytest.mark.parametrize("workers", [0, 1, 2])
-@pytest.mark.parametrize("batch_size", [3, 8])
-def test_with_our_sampler_draws_follow_the_position(
-    workers: int, batch_size: int, pair: tuple[pathlib.Path, pathlib.Path]
-) -> None:
-    ds = packio.PackDataset(
-        pair[1], crop=CROPS["rrc"], hflip=0.5, seed=3, fields=("image", "index"), threads=2
-    )
-    expected: dict[tuple[int, int], torch.Tensor] = {}
-    for epoch in range(2):
-        order = list(packio.ShuffleSampler(ds, seed=7, epoch=epoch))
-        alone = [ds[i] for i in order]
-        expected |= {(epoch, int(i)): image for image, i in alone}
-    sampler = packio.ShuffleSampler(ds, seed=7)
-    loader = DataLoader(
-        ds, batch_size, sampler=sampler, num_workers=workers, collate_fn=packio.collate,
-        persistent_workers=workers > 0,
-    )  # fmt: skip
-    for epoch in range(2):
-        seen = 0
-        for images, indices in loader:
-            for image, index in zip(images, indices.tolist(), strict=True):
-                assert torch.equal(image, expected[epoch, index])
-                seen += 1
-        assert seen == 25
-    differ = [not torch.equal(expected[0, i], expected[1, i]) for i in range(25)]
-    assert sum(differ) >= 20
 
 
 def test_a_dataset_of_a_split(image_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
+import made
 import native_core
 import numpy as np
 import pytest
@@ -23,10 +23,8 @@ _SIZE = (231, 317)
 
 def _jpeg(mode: str = "RGB", **options: Any) -> bytes:
     pixels = photographs.astronaut()  # type: ignore[no-untyped-call]  # skimage
-    file = io.BytesIO()
     image = Image.fromarray(pixels).resize(_SIZE[::-1]).convert(mode)
-    image.save(file, "JPEG", **{"quality": 90, **options})
-    return file.getvalue()
+    return made.saved(image, "JPEG", **{"quality": 90, **options})
 
 
 _JPEGS = {

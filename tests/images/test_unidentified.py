@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 import os
 import struct
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import made
 import numpy as np
 import pytest
 from PIL import Image
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 
 def _saved(kind: str) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(np.arange(12 * 9 * 3, dtype=np.uint8).reshape(12, 9, 3)).save(file, kind)
-    return file.getvalue()
+    return made.saved(np.arange(12 * 9 * 3, dtype=np.uint8).reshape(12, 9, 3), kind)
 
 
 def _of_12_bits() -> bytes:

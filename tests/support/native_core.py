@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from packio.images import native
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy as np
 
     from packio.images.frames import Frame
@@ -16,6 +19,18 @@ if TYPE_CHECKING:
 needed = pytest.mark.skipif(
     native.why_not() is not None, reason=f"no native core: {native.why_not()}"
 )
+
+
+@pytest.fixture(params=["AVX2", "portable"])
+def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Kernels of one kind, in this process."""
+    library = native._library()
+    assert isinstance(library, ctypes.CDLL)
+    if not library.packio_choose(1) and request.param == "AVX2":
+        pytest.skip("this processor has no AVX2")
+    library.packio_choose(int(request.param == "AVX2"))
+    yield request.param
+    library.packio_choose(1)
 
 
 def make(

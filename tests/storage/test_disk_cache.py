@@ -6,11 +6,9 @@ import json
 import multiprocessing
 import os
 import pickle
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
+import made
 import pytest
 import torch
 
@@ -21,16 +19,10 @@ from packio.storage import sample_cache
 if TYPE_CHECKING:
     import pathlib
 
-    from object_store import Proxy
     from range_server import RangeServer
 
 
 FORK = multiprocessing.get_context("fork")
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -77,51 +69,11 @@ def test_a_later_process_finds_what_was_kept(pack: pathlib.Path, tmp_path: pathl
         "for i in range(len(ds)): ds[i]\n"
         "print(ds.ram.hits, ds.ram.misses)\n"
     )
-    given = [sys.executable, "-c", code, str(pack), str(tmp_path / "near")]
-    assert subprocess.run(given, check=True, capture_output=True, text=True).stdout == "25 25\n"
+    assert made.in_a_process(code, pack, tmp_path / "near") == "25 25\n"
     (home,) = (tmp_path / "near").iterdir()
     assert home.stat().st_mode & 0o777 == 0o700
     (told,) = home.glob("*.json")
     assert json.loads(told.read_text()) == {"pack": str(pack), "samples": 25, "fields": 1}
-
-
-def test_no_more_is_kept_than_was_allowed(pack: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    sizes = [len(sample.data) for sample in packio.open(pack)]
-    room = sum(sizes) // 2
-    ds = _dataset(pack, tmp_path / "near", room)
-    expected = _all(ds)
-    kept = _kept(ds)
-    assert 0 < kept.held_bytes <= room
-    assert max(sizes) > room - kept.held_bytes  # as many as there is room for, of samples in order
-    held, before = kept.held_samples, kept.hits
-    assert torch.equal(_all(ds), expected)
-    assert kept.hits == before + held  # pinned: what is kept stays
-    assert kept.held_samples == held
-
-
-@pytest.mark.parametrize(("method", "workers"), [("fork", 2), ("spawn", 1)])
-def test_workers_share_it(
-    method: str, workers: int, pack: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    ds = _dataset(pack, tmp_path / "near")
-    expected = _all(packio.PackDataset(pack, crop=packio.CenterCrop(32)))
-    for _ in range(2):
-        loader = packio.Loader(ds, 4, num_workers=workers, multiprocessing_context=method)
-        assert torch.equal(torch.cat([batch[0] for batch in loader]), expected)
-    assert (_kept(ds).held_samples, _kept(ds).hits, _kept(ds).misses) == (25, 25, 25)
-
-
-def test_masks_are_kept_beside_images(tmp_path: pathlib.Path) -> None:
-    rows = [
-        {"image": np.full((8, 8, 3), i, np.uint8), "mask": np.full((8, 8), i, np.uint8), "label": i}
-        for i in range(6)
-    ]
-    packio.pack(rows, tmp_path / "x.tar", encode="png")
-    ds = packio.PackDataset(tmp_path / "x.tar", local_copy=tmp_path / "near", local_bytes=1 << 20)
-    for _ in range(2):
-        image, mask, label = ds.gather([5, 0, 3])
-        assert image[:, 0, 0, 0].tolist() == mask[:, 0, 0].tolist() == label.tolist() == [5, 0, 3]
-    assert _kept(ds).hits == 6
 
 
 def test_damage_is_read_again(pack: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -267,18 +219,6 @@ def test_options_that_make_no_sense_are_refused(
 ) -> None:
     with pytest.raises(OptionError, match=text):
         packio.PackDataset(pack, **options)
-
-
-def test_what_is_kept_is_not_asked_for_at_the_url(
-    s3: Proxy, image_folder: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    packio.pack(image_folder, f"s3://{s3.bucket}/x.tar")
-    ds = _dataset(f"s3://{s3.bucket}/x.tar", tmp_path / "near")
-    expected = _all(ds)
-    s3.reset()
-    loader = packio.Loader(ds, 5, num_workers=2)
-    assert torch.equal(torch.cat([batch[0] for batch in loader]), expected)
-    assert [line for line in s3.log if "bytes=" in line] == []
 
 
 def test_a_sample_that_comes_twice_is_not_expected_for_ever(

@@ -66,7 +66,6 @@ def far(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path
     folder.mkdir()
     text = f"1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:50 / {folder} rw - nfs server:/ rw\n"
     monkeypatch.setattr(remote, "_mounts", lambda: text)
-    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
     return folder
 
 

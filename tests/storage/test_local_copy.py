@@ -32,11 +32,6 @@ FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).c
 FORK = multiprocessing.get_context("fork")
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
-
-
 @pytest.fixture
 def pack(image_folder: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
     out = tmp_path / "here" / "photos.tar"

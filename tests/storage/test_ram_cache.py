@@ -1,4 +1,4 @@
-"""cache="ram": the bytes of samples kept in memory, shared by processes, gone with them."""
+"""The bytes of samples kept in memory, shared by processes, gone with them; and kept on a disk."""
 
 from __future__ import annotations
 
@@ -32,16 +32,18 @@ if TYPE_CHECKING:
 FORK = multiprocessing.get_context("fork")
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
-
-
 @pytest.fixture(scope="module")
 def pack(image_folder: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     out = tmp_path_factory.mktemp("packs") / "photos.tar"
     packio.pack(image_folder, out)
     return out
+
+
+@pytest.fixture(params=["ram", "disk"])
+def keep(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> dict[str, Any]:
+    """Options of a dataset that keeps samples in memory, or on a disk."""
+    on_disk = {"cache": None, "local_copy": tmp_path / "near", "local_bytes": 1 << 30}
+    return {"cache": "ram"} if request.param == "ram" else on_disk
 
 
 def _dataset(path: object, **options: Any) -> packio.PackDataset:
@@ -73,9 +75,11 @@ def _expected(path: pathlib.Path) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("method", long.after(2, ("fork", "spawn", "forkserver")))
-def test_workers_and_parent_share_what_was_read(pack: pathlib.Path, method: str) -> None:
+def test_workers_and_parent_share_what_was_read(
+    pack: pathlib.Path, method: str, keep: dict[str, Any]
+) -> None:
     expected = _expected(pack)
-    ds = _dataset(pack)
+    ds = _dataset(pack, **keep)
     count, kept, loader = len(ds), _kept(ds), _loader(ds, method)
     for epoch in range(2):
         assert torch.equal(_images(loader), expected)
@@ -102,27 +106,31 @@ def test_other_containers_are_kept_as_well(
     assert (_kept(ds).hits, _kept(ds).misses) == (25, 25)
 
 
-def test_masks_are_kept_beside_their_images(tmp_path: pathlib.Path) -> None:
+def test_masks_are_kept_beside_their_images(tmp_path: pathlib.Path, keep: dict[str, Any]) -> None:
     rng = np.random.default_rng(0)
     samples = [
         {"image": rng.integers(0, 256, (9, 7, 3), np.uint8), "mask": np.full((9, 7), i, np.uint8)}
         for i in range(6)
     ]
     packio.pack(samples, tmp_path / "x.lmdb", encode="jpeg")
-    ds = _dataset(tmp_path / "x.lmdb", crop=None)
+    ds = _dataset(tmp_path / "x.lmdb", crop=None, **keep)
     for _ in range(2):
         _, masks = packio.collate(ds.__getitems__(range(6)))
         assert masks[:, 0, 0].tolist() == list(range(6))
     assert (_kept(ds).hits, _kept(ds).misses, _kept(ds).held_samples) == (12, 12, 6)
 
 
-def test_no_more_is_kept_than_allowed(pack: pathlib.Path) -> None:
+def test_no_more_is_kept_than_allowed(pack: pathlib.Path, keep: dict[str, Any]) -> None:
     expected = _expected(pack)
-    ds = _dataset(pack, cache_bytes=20_000, threads=1)
+    size = {"local_bytes": 20_000} if "local_copy" in keep else {"cache_bytes": 20_000}
+    ds = _dataset(pack, threads=1, **{**keep, **size})
     for _ in range(2):
         assert torch.equal(torch.stack([ds[i][0] for i in range(len(ds))]), expected)
     kept = _kept(ds)
-    assert 0 < kept.held_bytes <= kept.room == 20_000
+    assert 0 < kept.held_bytes <= 20_000
+    assert kept.room == 20_000 or "local_copy" in keep
+    most = max(len(sample.data) for sample in packio.open(pack))
+    assert most > 20_000 - kept.held_bytes  # as many as there is room for
     assert 0 < kept.held_samples < len(ds)
     assert (kept.hits, kept.misses) == (kept.held_samples, 2 * len(ds) - kept.held_samples)
 
@@ -343,12 +351,11 @@ def test_little_shared_memory_is_enough_and_stays_clean_after_a_kill(
 
 
 def test_a_pack_at_a_url_is_fetched_once(
-    s3: Proxy, image_folder: pathlib.Path, tmp_path: pathlib.Path
-) -> None:  # fmt: skip
-    packio.pack(image_folder, tmp_path / "x.tar")
-    expected = _expected(tmp_path / "x.tar")
+    s3: Proxy, image_folder: pathlib.Path, pack: pathlib.Path, keep: dict[str, Any]
+) -> None:
+    expected = _expected(pack)
     packio.pack(image_folder, f"s3://{s3.bucket}/kept.tar")
-    ds = _dataset(f"s3://{s3.bucket}/kept.tar")
+    ds = _dataset(f"s3://{s3.bucket}/kept.tar", **keep)
     loader = _loader(ds, "fork")
     assert torch.equal(_images(loader), expected)
     assert _kept(ds).held_samples == len(ds)

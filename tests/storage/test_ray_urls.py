@@ -21,11 +21,8 @@ if TYPE_CHECKING:
 
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore")  # Ray's own
-def test_nodes_pack_images_at_a_url_to_a_url(
-    s3: Proxy, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nodes_pack_images_at_a_url_to_a_url(s3: Proxy, tmp_path: pathlib.Path) -> None:
     """Nodes have the credentials in their environment, and see the cache, as they must."""
-    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
     grounds.make_source(tmp_path / "source", 30, 2000)
     for i, path in enumerate(sorted((tmp_path / "source").rglob("*.png"))):
         place = f"/{s3.bucket}/source/class{i % 3}/{i}.png"

@@ -42,11 +42,6 @@ if TYPE_CHECKING:
 FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
-
-
 @pytest.fixture
 def memory() -> Any:
     """The file system in memory, empty."""

@@ -37,8 +37,7 @@ DATA = bytes(range(256)) * 40
 
 
 @pytest.fixture(autouse=True)
-def _quick(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(urls, "_WAITS", (0.01,) * 4)
 
 

@@ -46,12 +46,6 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return packio.pack(folder / "photos", folder / "x.tfrecord").out
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 # Hostile servers
 
 

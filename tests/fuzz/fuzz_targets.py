@@ -86,7 +86,7 @@ def _scanned(form: str, path: Path, most: int = 1000) -> None:
 
 
 def _tars() -> list[bytes]:
-    pax = member("h", b"30 path=long/name/of/image.jpg\n", kind=b"x")
+    pax = member("h", b"31 path=long/name/of/image.jpg\n", kind=b"x")
     label, meta = member("0.cls", b"3"), member("0.json", b'{"a": [1, 2.5, "x"]}')
     array = io.BytesIO()
     np.save(array, np.arange(6.0).reshape(2, 3))

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 from packio.batches import images, slices
-from packio.batches.columns import make_each, stack
+from packio.batches.columns import make_each, share, stack
 from packio.batches.framing import Draw, Framing, Settings
 from packio.errors import Naming, OptionError
-from packio.images import encodings, floats, native, regions
+from packio.images import encodings, floats, native, regions, tensors
 from packio.images.decoders import Decoder
 from packio.images.geometry import Resize, Size, accept_crop, check_probability
 from packio.index.indexfile import PROGRESSIVE
@@ -26,7 +26,6 @@ from packio.system.threads import Threads, automatic_threads, check_threads
 Encoded: TypeAlias = (
     bytes | bytearray | memoryview | np.ndarray | torch.Tensor | str | os.PathLike[str]
 )
-Means = tuple[Sequence[float], Sequence[float]] | floats.Normalize  # (mean, std) of each channel
 
 
 def decode(
@@ -37,7 +36,7 @@ def decode(
     vflip: float = 0.0,
     size: Size | None = None,
     dtype: torch.dtype = torch.uint8,
-    normalize: Means | None = None,
+    normalize: floats.Means | None = None,
     mode: str = "RGB",
     fidelity: str = "exact",
     decoder: str = "auto",
@@ -85,7 +84,13 @@ def decode(
     normalize = floats.as_normalize(normalize)
     if normalize is not None and dtype == torch.uint8:
         dtype = torch.float32
-    settings = _settings(crop, hflip, vflip, size, mode, fidelity, decoder, exif_orientation)
+    how = crop, hflip, vflip, size, mode, fidelity, decoder, exif_orientation
+    try:
+        settings = _settings(*how)
+    except TypeError:  # a crop that cannot be hashed
+        settings = _settings.__wrapped__(*how)
+    if dtype != torch.uint8:
+        settings = settings.for_floats
     names = [_name(image, slot if is_list else None) for slot, image in enumerate(given)]
     datas = list(map(_read, given))
     rows = RowList(map(_find_row, datas, range(len(datas)), names))
@@ -95,10 +100,13 @@ def decode(
         key = int(torch.randint(1 << 62, (), generator=generator, device="cpu"))
     framing = Framing.draw(settings, rows, Draw(key, np.arange(len(rows))))
     made = _make(framing, datas, points, names, chosen)
-    if isinstance(made, list):
-        made = [_to_floats(image, dtype, normalize) for image in made]
+    if dtype == torch.uint8:
+        pass
+    elif isinstance(made, list):
+        made = share([floats.to_floats(image, dtype, normalize) for image in made])
     else:
-        made = _to_floats(made, dtype, normalize, chosen)
+        out = tensors.new_batch(tuple(made.shape), dtype)
+        made = floats.to_floats(made, dtype, normalize, out, chosen)
     return made if is_list else made[0]
 
 
@@ -111,15 +119,6 @@ def seek_points(data: Encoded) -> bytes:
     return native.seek_points(_read(data))
 
 
-def _to_floats(
-    image: torch.Tensor, dtype: torch.dtype, normalize: floats.Normalize | None,
-    threads: Threads | None = None,
-) -> torch.Tensor:  # fmt: skip
-    if dtype == torch.uint8:
-        return image
-    return floats.to_floats(image, dtype, normalize, None, threads)
-
-
 @functools.lru_cache(64)
 def _settings(
     crop: Any, hflip: float, vflip: float, size: Size | None, mode: str, fidelity: str,
@@ -130,8 +129,8 @@ def _settings(
         raise OptionError(f"size={size!r} is of a whole image; a crop= has a size of its own")
     if fidelity not in regions.FIDELITIES:
         raise OptionError(f"fidelity={fidelity!r}: expected one of {regions.FIDELITIES}")
-    for name, share in (("hflip", hflip), ("vflip", vflip)):
-        check_probability(name, share)
+    check_probability("hflip", hflip)
+    check_probability("vflip", vflip)
     view = accept_crop(crop) if size is None else Resize(size)
     return Settings(
         (view,), hflip, vflip, Decoder(decoder, mode), exif_orientation, fidelity == "fast"

@@ -68,6 +68,9 @@ class Normalize:
         return to_floats(image, dtype, self)
 
 
+Means = tuple[Sequence[float], Sequence[float]] | Normalize  # (mean, std) of each channel
+
+
 def as_normalize(given: Any) -> Normalize | None:
     """Take (mean, std), or a `Normalize`, or None."""
     if given is None or isinstance(given, Normalize):

@@ -15,8 +15,6 @@ from packio.images.tensors import map_tensors
 from packio.system import buffers
 
 DTYPES = (torch.uint8, *floats.DTYPES)
-# (mean, std) of each channel
-Means = tuple[Sequence[float], Sequence[float]] | floats.Normalize
 PIXELS = (torch.uint8, torch.uint16, torch.float64, *floats.DTYPES)  # types of images
 FORMATS = (torch.contiguous_format, torch.channels_last)
 
@@ -27,7 +25,7 @@ class Preparation:
 
     dtype: torch.dtype | None = None  # a float type scales integers to 0..1
     memory_format: torch.memory_format | None = None
-    normalize: Means | None = None
+    normalize: floats.Means | None = None
 
     def __post_init__(self) -> None:
         if self.dtype is not None and self.dtype not in DTYPES:
@@ -97,7 +95,7 @@ class DevicePrefetcher:
         *,
         dtype: torch.dtype | None = None,
         memory_format: torch.memory_format | None = None,
-        normalize: Means | None = None,
+        normalize: floats.Means | None = None,
         batch_transform: Callable[[Any], Any] | None = None,
         images_at: Sequence[Any] | None = None,
     ) -> None:

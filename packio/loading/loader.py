@@ -16,10 +16,10 @@ from packio.batches.collating import collate as packio_collate
 from packio.datasets.dataset import Dataset
 from packio.datasets.lookahead import add_lookahead, unwrap_subset, wrap_subset
 from packio.errors import OptionError
-from packio.images import tensors
+from packio.images import floats, tensors
 from packio.images.devices import resolve_device
 from packio.loading.cursor import Epoch, EpochBatches, ResumableLoader, make_cursor
-from packio.loading.devices import DevicePrefetcher, Means, find_images
+from packio.loading.devices import DevicePrefetcher, find_images
 from packio.loading.prefetching import prefetch
 from packio.loading.samplers import DefaultSampler, check_length
 from packio.packs.opening import Pack
@@ -134,7 +134,7 @@ class Loader(ResumableLoader):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         memory_format: torch.memory_format | None = None,
-        normalize: Means | None = None,
+        normalize: floats.Means | None = None,
         batch_transform: Callable[[Any], Any] | None = None,
     ) -> None:
         self.options: dict[str, Any] = {k: v for k, v in locals().items() if k != "self"}

@@ -12,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 from skimage import data as photographs
+from vision import import_torchvision
 
 import packio
 from packio.errors import LimitError, ModeError, OptionError
@@ -160,6 +161,15 @@ def test_draws_are_torchs_or_a_generators() -> None:
     assert not torch.equal(make(torch.Generator().manual_seed(6)), one)
     packio.decode(datas, packio.CenterCrop(32))
     assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_a_crop_may_have_lists_and_be_of_torchvision() -> None:
+    data = _encoded(_photo())
+    lists: Any = packio.RandomResizedCrop([32, 48], scale=[0.5, 1.0])  # type: ignore[arg-type]
+    assert _batch(packio.decode(data, lists)).shape == (3, 32, 48)
+    theirs = import_torchvision().transforms.v2.CenterCrop(32)
+    ours = _batch(packio.decode(data, packio.CenterCrop(32)))
+    assert torch.equal(_batch(packio.decode([data] * 4, theirs))[3], ours)
 
 
 def test_flips_mirror() -> None:

@@ -13,10 +13,11 @@ import torch
 from packio.datasets.pack_dataset import PackDataset
 from packio.errors import OptionError
 from packio.images.decoders import MAX_PIXELS
+from packio.images.floats import Means
 from packio.images.geometry import Geometry
 from packio.loading.cursor import ResumableLoader, make_cursor
 from packio.loading.dali.pipelines import Feeder, Options, Runner, import_dali
-from packio.loading.devices import Means, Preparation
+from packio.loading.devices import Preparation
 from packio.loading.prefetching import prefetch
 from packio.loading.samplers import DefaultSampler
 from packio.packs.opening import Pack

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-import pathlib
 from collections.abc import Sequence
 from typing import Any, TypeAlias, cast
 
@@ -18,7 +18,7 @@ from packio.errors import Naming, OptionError
 from packio.images import encodings, floats, native, regions, tensors
 from packio.images.decoders import Decoder
 from packio.images.geometry import Resize, Size, accept_crop, check_probability
-from packio.index.indexfile import PROGRESSIVE
+from packio.index.indexfile import PROGRESSIVE, crc32c
 from packio.packs.table import Row, RowList
 from packio.system.threads import Threads, automatic_threads, check_threads
 
@@ -42,9 +42,9 @@ def decode(
     decoder: str = "auto",
     exif_orientation: bool = True,
     threads: int | str = "auto",
-    seek_points: bytes | Sequence[bytes] | None = None,
+    seek_points: bytes | Sequence[bytes | None] | None = None,
     generator: torch.Generator | None = None,
-) -> torch.Tensor | list[torch.Tensor]:
+) -> Any:
     """Decode an image, or a list of images: cropped, resized, mirrored, as floats if asked for.
 
     The pixels are those of a dataset with the same options. A crop decodes what it needs alone.
@@ -62,50 +62,54 @@ def decode(
         mode: "RGB", "GRAY", "RGB_ALPHA" or "UNCHANGED".
         fidelity, decoder, exif_orientation: As of a dataset.
         threads: That decode a list. "auto": the processors, shared by the workers of a DataLoader.
-        seek_points: What `packio.seek_points` gave for each image, so that crops decode less.
-        generator: Draws the crops and flips; None: torch's own, which ``torch.manual_seed`` seeds.
+        seek_points: What `packio.seek_points` gave for each image, or None, so that crops decode
+            less. They have the checksum of their image.
+        generator: Draws the crops and flips, by one number a call; None: torch's own, which
+            ``torch.manual_seed`` seeds.
 
     Returns:
         (C, H, W), contiguous. Of a list (N, C, H, W), or a list of (C, H, W) where sizes differ.
 
     Raises:
-        DecodeError: bytes are no image that can be decoded; the message names the position in the
-            list, or the path.
+        DecodeError: bytes are no image that can be decoded; the message names the position of one
+            in the list, and the path.
         OptionError: an argument makes no sense.
         OSError: a path cannot be read.
     """
     is_list = isinstance(data, (list, tuple))
     given: list[Any] = list(cast("Any", data)) if is_list else [data]
-    points = [seek_points] if isinstance(seek_points, bytes) else seek_points or [b""] * len(given)
-    if len(points) != len(given):
-        raise OptionError(f"seek_points=: {len(points)} for {len(given)} images")
+    if not isinstance(generator, (torch.Generator, type(None))):
+        raise OptionError(f"generator={generator!r}: expected a torch.Generator")
     if dtype not in (torch.uint8, *floats.DTYPES):
         raise OptionError(f"dtype={dtype}: expected torch.uint8 or one of {floats.DTYPES}")
     normalize = floats.as_normalize(normalize)
     if normalize is not None and dtype == torch.uint8:
         dtype = torch.float32
-    how = crop, hflip, vflip, size, mode, fidelity, decoder, exif_orientation
+    check_probability("hflip", hflip)
+    check_probability("vflip", vflip)
+    how: Any = accept_crop(crop), hflip, vflip, size, mode, fidelity, decoder, exif_orientation
     try:
         settings = _settings(*how)
     except TypeError:  # a crop that cannot be hashed
         settings = _settings.__wrapped__(*how)
-    if dtype != torch.uint8:
-        settings = settings.for_floats
+    if dtype != torch.uint8 or not is_list:
+        settings = settings.for_floats  # what comes out is not sent as it is
     names = [_name(image, slot if is_list else None) for slot, image in enumerate(given)]
-    datas = list(map(_read, given))
+    datas = list(map(_read, given, names))
     rows = RowList(map(_find_row, datas, range(len(datas)), names))
     chosen = _choose_threads(threads, rows)
     key = 0
     if settings.is_random:
         key = int(torch.randint(1 << 62, (), generator=generator, device="cpu"))
     framing = Framing.draw(settings, rows, Draw(key, np.arange(len(rows))))
+    points = _check_points(seek_points, datas)
     made = _make(framing, datas, points, names, chosen)
     if dtype == torch.uint8:
         pass
     elif isinstance(made, list):
         made = share([floats.to_floats(image, dtype, normalize) for image in made])
     else:
-        out = tensors.new_batch(tuple(made.shape), dtype)
+        out = tensors.new_batch(tuple(made.shape), dtype) if is_list else None
         made = floats.to_floats(made, dtype, normalize, out, chosen)
     return made if is_list else made[0]
 
@@ -114,9 +118,30 @@ def seek_points(data: Encoded) -> bytes:
     """Find where decoding of a JPEG may begin in its middle, for crops of it: see `decode`.
 
     It takes as long as decoding. 0.3 % of the JPEG's size is to be kept; empty if the JPEG is small
-    or needs none.
+    or needs none. The CRC32C of the JPEG comes first, 4 bytes.
     """
-    return native.seek_points(_read(data))
+    encoded = _read(data, "data")
+    points = native.seek_points(encoded)
+    return _checksum(encoded) + points if points else b""
+
+
+def _checksum(data: bytes) -> bytes:
+    return crc32c(data).to_bytes(4, "little")
+
+
+def _check_points(given: Any, datas: Sequence[bytes]) -> list[bytes]:
+    """The points of each image as the core takes them, which have to be the image's own."""
+    if given is None:
+        return [b""] * len(datas)
+    each = [given] if isinstance(given, bytes) else list(given)
+    if len(each) != len(datas):
+        raise OptionError(f"seek_points=: {len(each)} for {len(datas)} images")
+    for slot, (own, data) in enumerate(zip(each, datas, strict=True)):
+        if not isinstance(own, (bytes, type(None))):
+            raise OptionError(f"seek_points[{slot}]: {type(own).__name__}; expected bytes, or None")
+        if own and own[:4] != _checksum(data):
+            raise OptionError(f"seek_points[{slot}]: of another image; find them anew")
+    return [own[4:] if own else b"" for own in each]
 
 
 @functools.lru_cache(64)
@@ -129,35 +154,32 @@ def _settings(
         raise OptionError(f"size={size!r} is of a whole image; a crop= has a size of its own")
     if fidelity not in regions.FIDELITIES:
         raise OptionError(f"fidelity={fidelity!r}: expected one of {regions.FIDELITIES}")
-    check_probability("hflip", hflip)
-    check_probability("vflip", vflip)
-    view = accept_crop(crop) if size is None else Resize(size)
+    view = crop if size is None else Resize(size)
     return Settings(
         (view,), hflip, vflip, Decoder(decoder, mode), exif_orientation, fidelity == "fast"
     )
 
 
-def _read(image: Any) -> bytes:
+def _read(image: Any, name: str) -> bytes:
     if isinstance(image, bytes):
         return image
     if isinstance(image, (str, os.PathLike)):
-        return pathlib.Path(image).read_bytes()
-    if isinstance(image, torch.Tensor) and image.device.type == "cpu":
-        image = image.numpy()
-    try:
-        data = memoryview(image)
-    except TypeError:
-        data = None
+        with open(image, "rb") as file:
+            return file.read()
+    data = None
+    with contextlib.suppress(TypeError, ValueError, RuntimeError):  # of tensors that are no bytes
+        array: Any = image.numpy() if isinstance(image, torch.Tensor) else image
+        data = memoryview(array)
     if data is None or data.ndim != 1 or data.itemsize != 1:
         shape = getattr(image, "shape", None)
         what = type(image).__name__ + (f" {tuple(shape)}" if shape is not None else "")
-        raise OptionError(f"decode: {what}; expected the bytes of an image file, or its path")
+        raise OptionError(f"{name}: {what}; expected the bytes of an image file, or its path")
     return data.tobytes()
 
 
 def _name(image: Any, slot: int | None) -> str:
     """How errors name an image."""
-    path = os.fspath(image) if isinstance(image, (str, os.PathLike)) else None
+    path = os.fsdecode(image) if isinstance(image, (str, os.PathLike)) else None
     if slot is None:
         return path or "data"
     return f"data[{slot}]" + (f" ({path})" if path else "")

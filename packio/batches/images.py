@@ -104,13 +104,30 @@ def new_batch(
     settings, size = framing.settings, None
     crop = settings.views[view]
     if are_alike:
-        size = (crop and crop.output_size) or _common_size(framing, view)
+        size = crop.output_size if crop is not None else None
+        if size is not None:
+            _check_size(framing, view, size)
+        else:
+            size = _common_size(framing, view)
     if size is not None:
         shape = (len(framing.rows), CHANNELS[settings.decoder.mode], *size)
         return ensure_out(shape, torch.uint8, out, scratch=settings.scratch)
     if out is not None:
         raise OptionError("out=: the images may differ in size or type; expected a crop")
     return None
+
+
+def _check_size(framing: Framing, view: int, size: tuple[int, int]) -> None:
+    """Check that the frames of a crop, which may be a user's, make outputs of the size it says."""
+    if framing.columns:
+        frames = [framing.columns[view].frame]
+    else:
+        frames = [placements[view].frame for placements in framing.each_placement]
+    for frame in frames:
+        differs = (frame.out_height != size[0]) | (frame.out_width != size[1])
+        if differs is not False and np.any(differs):
+            crop = framing.settings.views[view]
+            raise OptionError(f"{crop!r}: output_size is {size}, its frame makes another size")
 
 
 def _common_size(framing: Framing, view: int) -> tuple[int, int] | None:

@@ -334,6 +334,8 @@ def accept_crop(crop: Any) -> Geometry | None:
         return crop
     name = type(crop).__name__
     if type(crop).__module__.startswith("torchvision.transforms") and name in _TORCHVISIONS:
+        if getattr(crop, "antialias", None) is False:
+            raise OptionError(f"crop={crop!r}: packio resizes with antialias=True")
         return _TORCHVISIONS[name](crop)
     given = crop.__name__ if isinstance(crop, type) else repr(crop)
     raise OptionError(

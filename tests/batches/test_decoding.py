@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import io
 import multiprocessing
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from vision import import_torchvision
 import packio
 from packio.errors import LimitError, ModeError, OptionError
 from packio.images import native
+from packio.images.frames import Frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -167,9 +170,36 @@ def test_a_crop_may_have_lists_and_be_of_torchvision() -> None:
     data = _encoded(_photo())
     lists: Any = packio.RandomResizedCrop([32, 48], scale=[0.5, 1.0])  # type: ignore[arg-type]
     assert _batch(packio.decode(data, lists)).shape == (3, 32, 48)
-    theirs = import_torchvision().transforms.v2.CenterCrop(32)
+    v2 = import_torchvision().transforms.v2
+    with pytest.raises(OptionError, match="packio resizes with antialias=True"):
+        packio.decode(data, v2.Resize(32, antialias=False))
+    theirs = v2.CenterCrop(32)
     ours = _batch(packio.decode(data, packio.CenterCrop(32)))
     assert torch.equal(_batch(packio.decode([data] * 4, theirs))[3], ours)
+
+
+def test_a_crop_that_changes_counts() -> None:
+    data, crop = _encoded(_photo()), import_torchvision().transforms.v2.CenterCrop(32)
+    assert _batch(packio.decode(data, crop)).shape == (3, 32, 32)
+    crop.size = (16, 16)
+    assert _batch(packio.decode(data, crop)).shape == (3, 16, 16)
+
+
+class _Wrong:
+    interpolation, draws, output_size = "bilinear", 0, (32, 32)
+
+    def __init__(self, side: int) -> None:
+        self.side = side
+
+    def frame(self, height: Any, width: Any, u: Any) -> Frame:
+        return Frame(0, 0, height, width, self.side, self.side, 0, 0, self.side, self.side)
+
+
+@pytest.mark.parametrize("side", [31, 33, 2000])
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_a_geometry_whose_outputs_have_another_size_is_refused(side: int, count: int) -> None:
+    with pytest.raises(OptionError, match="its frame makes another size"):
+        packio.decode([_encoded(_photo())] * count, _Wrong(side))
 
 
 def test_flips_mirror() -> None:
@@ -269,6 +299,7 @@ def test_too_many_pixels_are_refused() -> None:
         ({"decoder": "none"}, "none"),
         ({"size": 0}, "size=0"),
         ({"seek_points": [b"", b""]}, "2 for 1 images"),
+        ({"generator": 5}, "generator=5: expected a torch.Generator"),
     ],
 )
 def test_arguments_that_make_no_sense(options: Any, said: str) -> None:
@@ -280,8 +311,8 @@ def test_arguments_that_make_no_sense(options: Any, said: str) -> None:
     "image", [None, 5, torch.zeros(3, 8, 8), np.zeros((4, 4), np.uint8), {"bytes": b""}]
 )
 def test_what_has_no_bytes_of_a_file(image: Any) -> None:
-    for given in (image, [image]):
-        with pytest.raises(OptionError, match="expected the bytes of an image file, or its path"):
+    for given, name in ((image, "data"), ([b"", image], r"data\[1\]")):
+        with pytest.raises(OptionError, match=f"^{name}: .*expected the bytes of an image file"):
             packio.decode(given)
 
 
@@ -294,10 +325,13 @@ def test_seek_points_give_the_same_pixels() -> None:
     crop = packio.CenterCrop(100)
     expected = _pillows(datas[0])[:, 550:650, 750:850]
     assert torch.equal(_batch(packio.decode(datas[0], crop, seek_points=points)), expected)
-    made = _batch(packio.decode(datas, crop, seek_points=[points, b"", points, points]))
+    made = _batch(packio.decode(datas, crop, seek_points=[points, None, points, points]))
     assert all(torch.equal(image, expected) for image in made)
-    broken = bytes(len(points))
-    assert torch.equal(_batch(packio.decode(datas[0], crop, seek_points=broken)), expected)
+    for others in (bytes(len(points)), packio.seek_points(_encoded(large, quality=91))):
+        with pytest.raises(OptionError, match=r"seek_points\[0\]: of another image"):
+            packio.decode(datas[0], crop, seek_points=others)
+    with pytest.raises(OptionError, match=r"seek_points\[1\]: bytearray; expected bytes"):
+        packio.decode(datas[:2], crop, seek_points=[points, bytearray(points)])  # type: ignore[list-item]
     assert packio.seek_points(_kinds()["png"]) == b""
 
 
@@ -310,6 +344,35 @@ def test_without_the_core_pixels_are_the_same(monkeypatch: pytest.MonkeyPatch) -
     decoding._settings.cache_clear()
     assert torch.equal(_batch(packio.decode(datas, crop)), expected)
     decoding._settings.cache_clear()
+
+
+_MANY = """
+import resource, sys, torch, packio
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+crop = {"one": packio.CenterCrop(32), "several": None}[sys.argv[1]]
+paths = sys.argv[2:] * 200
+class Own(torch.utils.data.Dataset):
+    def __len__(self):
+        return len(paths)
+    def __getitem__(self, i):
+        return packio.decode(paths[i], crop)
+    if crop is None:
+        def __getitems__(self, indices):
+            return packio.decode([paths[i] for i in indices], normalize=([0.5], [0.5]))
+collate = torch.utils.data.default_collate if crop else list
+loader = torch.utils.data.DataLoader(Own(), 400, num_workers=1, collate_fn=collate)
+print([len(batch) for batch in loader])
+"""
+
+
+@pytest.mark.parametrize("kind", ["one", "several"])
+def test_many_images_of_a_worker_take_few_descriptors(kind: str, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        image = _photo().resize((40, 40 + len(name) + ord(name)))
+        (tmp_path / name).write_bytes(_encoded(image))
+    program = [sys.executable, "-c", _MANY, kind, str(tmp_path / "a"), str(tmp_path / "b")]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == ("[400]\n"), done.stderr
 
 
 class _Encoded(torch.utils.data.Dataset[Any]):

@@ -17,7 +17,7 @@ _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # that only the running program knows, as that a sample has bytes.
 _OTHERS = {
     "boxes", "from-hdf5", "from-lmdb", "from-webdataset", "huggingface", "latents", "levels",
-    "replay", "resume", "segmentation", "several-packs", "slow", "timm",
+    "own-dataset", "replay", "resume", "segmentation", "several-packs", "slow", "timm",
 }  # fmt: skip
 
 

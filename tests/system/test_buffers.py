@@ -317,6 +317,7 @@ def test_an_array_of_a_batch_stays_when_a_forked_child_sends_it_on() -> None:
     ours, theirs = context.Pipe()
 
     def send() -> None:
+        torch.set_num_threads(1)  # its others do not live on in a fork
         array = batch.numpy()
         multiprocessing.reduction.ForkingPickler.dumps(batch)
         array[:] = 77

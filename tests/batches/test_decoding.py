@@ -7,7 +7,7 @@ import io
 import multiprocessing
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
@@ -168,7 +168,8 @@ def test_draws_are_torchs_or_a_generators() -> None:
 
 def test_a_crop_may_have_lists_and_be_of_torchvision() -> None:
     data = _encoded(_photo())
-    lists: Any = packio.RandomResizedCrop([32, 48], scale=[0.5, 1.0])  # type: ignore[arg-type]
+    sides, scale = cast("Any", [32, 48]), cast("Any", [0.5, 1.0])  # as configurations have them
+    lists = packio.RandomResizedCrop(sides, scale=scale)
     assert _batch(packio.decode(data, lists)).shape == (3, 32, 48)
     v2 = import_torchvision().transforms.v2
     with pytest.raises(OptionError, match="packio resizes with antialias=True"):
@@ -331,7 +332,7 @@ def test_seek_points_give_the_same_pixels() -> None:
         with pytest.raises(OptionError, match=r"seek_points\[0\]: of another image"):
             packio.decode(datas[0], crop, seek_points=others)
     with pytest.raises(OptionError, match=r"seek_points\[1\]: bytearray; expected bytes"):
-        packio.decode(datas[:2], crop, seek_points=[points, bytearray(points)])  # type: ignore[list-item]
+        packio.decode(datas[:2], crop, seek_points=cast("Any", [points, bytearray(points)]))
     assert packio.seek_points(_kinds()["png"]) == b""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 from collections.abc import Sequence
@@ -87,7 +88,9 @@ def decode(
         dtype = torch.float32
     check_probability("hflip", hflip)
     check_probability("vflip", vflip)
-    how: Any = accept_crop(crop), hflip, vflip, size, mode, fidelity, decoder, exif_orientation
+    if not dataclasses.is_dataclass(crop):  # of torchvision: it may change between two calls
+        crop = accept_crop(crop)
+    how: Any = crop, hflip, vflip, size, mode, fidelity, decoder, exif_orientation
     try:
         settings = _settings(*how)
     except TypeError:  # a crop that cannot be hashed
@@ -154,7 +157,7 @@ def _settings(
         raise OptionError(f"size={size!r} is of a whole image; a crop= has a size of its own")
     if fidelity not in regions.FIDELITIES:
         raise OptionError(f"fidelity={fidelity!r}: expected one of {regions.FIDELITIES}")
-    view = crop if size is None else Resize(size)
+    view = accept_crop(crop) if size is None else Resize(size)
     return Settings(
         (view,), hflip, vflip, Decoder(decoder, mode), exif_orientation, fidelity == "fast"
     )

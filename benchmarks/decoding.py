@@ -5,7 +5,7 @@ pixels, and the middle, from bytes in memory. "simplejpeg" decodes whole images,
 resizes it by torch; its boxes are those of torchvision, of the same distribution. "one" decodes
 image by image, "list" 64 of them. "ratio": of the rounds, to "list" of the same task.
 
-    python benchmarks/decode.py [--images FOLDER] [--rounds 7] [--save]
+    python benchmarks/decoding.py [--images FOLDER] [--rounds 7] [--save]
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def main() -> None:
             for name, values in found.items()
         },
     }
-    _results.finish("decode", result, keep=given.save)
+    _results.finish("decoding", result, keep=given.save)
 
 
 if __name__ == "__main__":

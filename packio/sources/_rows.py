@@ -28,9 +28,10 @@ from packio.storage.urls import Url
 from packio.system.files import more_room
 
 
-def each(read: Callable[..., Record[Field]], *args: Any) -> AbstractContextManager[ReadRecord]:
+@contextlib.contextmanager
+def each(read: Callable[..., Record[Field]], *args: Any) -> Iterator[ReadRecord]:
     """Make `Listing.open` of ``read(*args, rows, position)``, which needs nothing opened."""
-    return contextlib.nullcontext(functools.partial(read, *args))
+    yield functools.partial(read, *args)
 
 
 @contextlib.contextmanager
@@ -62,8 +63,12 @@ class ListedFile(NamedTuple):
         status = os.stat(path)
         return ListedFile(os.path.abspath(path), status.st_size, status.st_mtime_ns)
 
-    def check(self) -> None:
-        if ListedFile.stat(self.path) != self:
+    def check(self, status: os.stat_result | None = None) -> None:
+        if status is None:
+            is_same = ListedFile.stat(self.path) == self
+        else:
+            is_same = (status.st_size, status.st_mtime_ns) == self[1:]
+        if not is_same:
             raise SourceError(f"{self.path}: changed after it was listed; run again")
 
     @contextlib.contextmanager
@@ -78,7 +83,7 @@ class ListedFile(NamedTuple):
                 "on this machine"
             ) from error
         try:
-            self.check()
+            self.check(os.fstat(descriptor))
             yield descriptor
         finally:
             os.close(descriptor)

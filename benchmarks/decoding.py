@@ -1,16 +1,15 @@
 """packio.decode beside a dataset, and beside simplejpeg with torch: microseconds of a processor.
 
 Candidates take turns within a process, without threads: images whole, their random crops of 224
-pixels, and the middle, from bytes in memory. "simplejpeg" decodes whole images, cuts the box and
-resizes it by torch; its boxes are those of torchvision, of the same distribution. "one" decodes
-image by image, "list" 64 of them. "ratio": of the rounds, to "list" of the same task.
+pixels, and the middle, from bytes in memory. "simplejpeg" decodes whole images, cuts the box of the
+same crop and resizes it by torch. "one" decodes image by image, "list" 64 of them. "ratio": of the
+rounds, to "list" of the same task.
 
     python benchmarks/decoding.py [--images FOLDER] [--rounds 7] [--save]
 """
 
 from __future__ import annotations
 
-import math
 import random
 import tempfile
 import time
@@ -31,31 +30,17 @@ TASKS: dict[str, Any] = {
 }
 
 
-def random_box(height: int, width: int) -> tuple[int, int, int, int]:
-    """A box as torchvision's RandomResizedCrop draws it."""
-    for _ in range(10):
-        area = height * width * random.uniform(0.08, 1)
-        ratio = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
-        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-        if 0 < w <= width and 0 < h <= height:
-            return random.randint(0, height - h), random.randint(0, width - w), h, w
-    side = min(height, width)
-    return (height - side) // 2, (width - side) // 2, side, side
-
-
-def by_simplejpeg(data: bytes, task: str) -> torch.Tensor:
-    """Decode the image, cut and resize it."""
+def by_simplejpeg(data: bytes, crop: Any) -> torch.Tensor:
+    """Decode the whole image, cut the box of a crop, and resize it by torch."""
     image = torch.from_numpy(simplejpeg.decode_jpeg(data)).permute(2, 0, 1)
-    if task == "whole":
+    if crop is None:
         return image.contiguous()
-    height, width = image.shape[1:]
-    top, left, h, w = random_box(height, width)
-    if task == "middle":  # ResizeCenterCrop: the short side to 256, then the middle
-        h = w = round(min(height, width) * 224 / 256)
-        top, left = (height - h) // 2, (width - w) // 2
-    box = image[None, :, top : top + h, left : left + w]
-    resize = torch.nn.functional.interpolate
-    return resize(box, (224, 224), mode="bilinear", antialias=True)[0].contiguous()
+    f = crop.frame(*image.shape[1:], [random.random() for _ in range(crop.draws)])
+    box = image[None, :, f.top : f.top + f.height, f.left : f.left + f.width]
+    size = f.to_height, f.to_width
+    resized = torch.nn.functional.interpolate(box, size, mode="bilinear", antialias=True)[0]
+    bottom, right = f.out_top + f.out_height, f.out_left + f.out_width
+    return resized[:, f.out_top : bottom, f.out_left : right].contiguous()
 
 
 def is_plain(data: bytes) -> bool:
@@ -89,7 +74,7 @@ def main() -> None:
                 ],
                 "one": lambda crop=crop: [packio.decode(data, crop) for data in datas],
                 "dataset": lambda ds=ds: [ds.gather(list(part)) for part in parts],
-                "simplejpeg": lambda task=task: [by_simplejpeg(data, task) for data in datas],
+                "simplejpeg": lambda crop=crop: [by_simplejpeg(data, crop) for data in datas],
             }
             for turn in range(given.rounds + 1):
                 for name, run in candidates.items():

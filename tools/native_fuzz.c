@@ -26,7 +26,7 @@ Scratch *packio_new_scratch(void);
 void packio_free_scratch(Scratch *scratch);
 int packio_choose(int avx2);
 int packio_make(Scratch *scratch, const Request *requests, int count, const uint8_t *data,
-                int64_t size, const uint8_t *points, int64_t points_size);
+                int64_t size, const uint8_t *points, int64_t points_size, int layout);
 int64_t packio_find_points(Scratch *scratch, const uint8_t *data, int64_t size, uint8_t *points,
                            int64_t room);
 int64_t packio_recut(Scratch *scratch, const Recut *recut, const uint8_t *data, int64_t size,
@@ -285,7 +285,7 @@ static void change_points(uint8_t *points, size_t size) {
 /* An output that was made is the same with another one beside it, or both are declined. */
 static void beside_another(const Request *one, const uint8_t *wanted, size_t bytes,
                            const uint8_t *data, size_t size, const uint8_t *points,
-                           size_t points_size, unsigned long run) {
+                           size_t points_size, int layout, unsigned long run) {
     Request both[2] = {*one, *one};
     ask(&both[1], one->height, one->width);
     both[1].scale = one->scale;
@@ -296,7 +296,7 @@ static void beside_another(const Request *one, const uint8_t *wanted, size_t byt
     uint8_t *outs[2] = {malloc(bytes), malloc((size_t)pixels * 3)};
     for (int i = 0; i < 2; i++) both[i].out = outs[i];
     uint8_t *own = copy_of(points, points_size);
-    int status = packio_make(exact, both, 2, data, (int64_t)size, own, (int64_t)points_size);
+    int status = packio_make(exact, both, 2, data, (int64_t)size, own, (int64_t)points_size, layout);
     calls++;
     if (!status && memcmp(outs[0], wanted, bytes)) fail("other pixels beside another output", run);
     free(own);
@@ -435,10 +435,20 @@ static void one_run(unsigned long run) {
 
     Jpeg jpeg;
     Request r;
+    int layout = 0, raw_height = 1 + below(60), raw_width = 1 + below(90);
+    if (!below(6)) {
+        free(data);
+        layout = 1 + below(8);
+        size = (size_t)(raw_height * raw_width) * (below(2) ? 3 : 1);
+        if (!below(20)) size = (size_t)below(20000);
+        data = malloc(size ? size : 1);
+        for (size_t i = 0; i < size; i++) data[i] = (uint8_t)draw();
+    }
     int is_good = !packio_header(data, size, &jpeg);
     if (is_good && !below(3)) recut_mutant(&jpeg, data, size, run);
     int level = below(4) ? 1 : 1 << below(7); /* of which image the JPEG is a level */
     int height = is_good ? jpeg.height : seed->height, width = is_good ? jpeg.width : seed->width;
+    if (layout) height = raw_height, width = raw_width, level = below(10) ? 1 : level;
     height = height * level - below(level);
     width = width * level - below(level);
     ask(&r, height, width);
@@ -455,7 +465,7 @@ static void one_run(unsigned long run) {
         r.out = outs[i];
         uint8_t *own = copy_of(points, points_size);
         statuses[i] = packio_make(i ? kept : exact, &r, 1, data, (int64_t)size, own,
-                                  (int64_t)points_size);
+                                  (int64_t)points_size, layout);
         free(own);
     }
     calls += 2;
@@ -470,7 +480,8 @@ static void one_run(unsigned long run) {
         }
         made++;
         note(outs[0], bytes);
-        if (below(2)) beside_another(&r, outs[0], bytes, data, size, points, points_size, run);
+        if (below(2))
+            beside_another(&r, outs[0], bytes, data, size, points, points_size, layout, run);
     } else {
         declined[statuses[0]]++;
     }
@@ -489,7 +500,7 @@ static int whole(Scratch *scratch, const Seed *seed, uint8_t *out, int with_poin
                  .out_width = seed->width, .channels = seed->channels, .method = UNRESIZED, .scale = 1,
                  .level = 1};
     return packio_make(scratch, &r, 1, seed->data, (int64_t)seed->size, seed->points,
-                       with_points ? (int64_t)seed->points_size : 0);
+                       with_points ? (int64_t)seed->points_size : 0, 0);
 }
 
 /* A good image is made as it was at first. */

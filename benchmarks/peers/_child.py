@@ -64,7 +64,7 @@ def look(epochs: Epochs) -> dict[str, Any]:
         }  # fmt: skip
         count += len(images)
         sums += array.mean((0, 2, 3)) * len(images)
-    return {**(first or {}), "images": count, "means": (sums / count).round(2).tolist()}
+    return {**(first or {}), "images": count, "means": (sums / count).round(3).tolist()}
 
 
 def turn(epochs: Epochs, seconds: float) -> dict[str, Any]:

@@ -6,8 +6,8 @@
     epochs(job) -> Callable[[], Iterable[tuple[images, ...]]]
 
 What ``epochs`` returns is called once for each epoch, and gives its batches: a tuple whose first
-item is the images, (N, C, H, W) uint8 as Work.shape says, a tensor or an array whose memory holds
-them; the second is the labels, or the masks. All images come once, in random order. What can live
+item is the images, (N, C, H, W) as Work says, a tensor or an array whose memory holds them; the
+second is the labels, or the masks. All images come once, in random order. What can live
 from epoch to epoch (workers, threads, buffers) is made once. Each way is the one that the peer's
 documentation recommends for speed; what a peer cannot do is left out rather than imitated.
 
@@ -28,16 +28,28 @@ class Work(NamedTuple):
         batch: Images in a batch.
         shape: (C, H, W) of what comes out.
         says: In words.
+        dtype: uint8, or float32: divided by 255 and normalised by MEAN and STD.
     """
 
     source: str
     batch: int
     shape: tuple[int, int, int]
     says: str
+    dtype: str = "uint8"
 
 
 WORKS = {
     "rrc224": Work("images", 64, (3, 224, 224), "RandomResizedCrop(224), hflip"),
+    "rrc224_float": Work(
+        "images", 64, (3, 224, 224), "RandomResizedCrop(224), hflip, normalised float32", "float32"
+    ),
+    "raw160_float": Work(
+        "raw192",
+        64,
+        (3, 160, 160),
+        "raw 192 x 192, RandomResizedCrop(160), hflip, normalised float32",
+        "float32",
+    ),
     "raw224": Work("raw224", 64, (3, 224, 224), "raw 224 x 224, as they are"),
     "raw32": Work("raw32", 512, (3, 32, 32), "raw 32 x 32, as they are"),
     "raw32_crop": Work("raw32", 512, (3, 32, 32), "raw 32 x 32, RandomCrop(32, padding=4), hflip"),
@@ -47,6 +59,7 @@ WORKS = {
     "pairs": Work("pairs", 64, (3, 224, 224), "image and mask, RandomResizedCrop(224), hflip"),
     "randaugment": Work("images", 64, (3, 224, 224), "RandomResizedCrop(224), hflip, RandAugment"),
 }
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, of 0 to 1
 RANDAUGMENT = "rand-m7-mstd0.5-inc1"  # timm's name; beyond 9, Pillow 13 refuses its posterize
 
 

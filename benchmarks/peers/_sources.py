@@ -4,7 +4,8 @@
   as many as fill batches of 64.
 * photos: 64 JPEGs of 4000 x 3000, quality 92, 4:2:0: 16 of the images side by side, each enlarged
   to 1000 x 750.
-* raw224, raw32: 2,048 and 40,960 images as ``pixels.npy``, (N, H, W, 3) uint8: crops of the images.
+* raw224, raw192, raw32: 2,048, 2,048 and 40,960 crops of the images, as ``pixels.npy``,
+  (N, H, W, 3) uint8.
 * pairs: the images, and in ``masks/`` a PNG of four classes of brightness for each.
 """
 
@@ -22,7 +23,7 @@ from PIL import Image
 
 BATCH = 64
 SAMPLES = Path(__file__).parents[2] / "tools" / "make_sample_images.py"
-RAW = {"raw224": (224, 2048), "raw32": (32, 40_960)}
+RAW = {"raw224": (224, 2048), "raw192": (192, 2048), "raw32": (32, 40_960)}
 
 
 def source(kind: str, work: Path, given: Path | None, count: int) -> Path:

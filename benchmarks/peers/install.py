@@ -53,6 +53,7 @@ VENVS = {
         FFCV, source="ffcv==1.0.2", system=("libopencv-dev", "libturbojpeg0-dev", "pkg-config")
     ),
     "dali": Venv(("nvidia-dali-cuda120==2.4.0", NUMPY)),
+    "turboloader": Venv(("turboloader==2.39.0", NUMPY, PILLOW)),
     "spdl": Venv(("spdl==0.8.0",), borrows_torch=True, system=("ffmpeg",)),
 }
 

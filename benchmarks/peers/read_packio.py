@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _contract import RANDAUGMENT, WORKS, Job, pixels
+from _contract import MEAN, RANDAUGMENT, STD, WORKS, Job, pixels
 from torch.utils.data import DataLoader
 
 import packio
@@ -38,11 +38,16 @@ WAYS = {
     "rrc224": (*_MAIN, *_LOADER, *_WITHOUT_CORE, *_OTHERS),
     **dict.fromkeys(("photos", "eval224", "bicubic384", "pairs"), (*_MAIN, _WITHOUT_CORE[0])),
     "randaugment": _MAIN[2:],
+    "rrc224_float": (_LOADER[1], _MAIN[3]),
+    "raw160_float": ("Loader raw lmdb", "workers raw lmdb"),
     **dict.fromkeys(("raw224", "raw32", "raw32_crop"), _RAW),
 }
 _CROP = {"crop": packio.RandomResizedCrop(224), "hflip": 0.5}
+_FLOATS = {"hflip": 0.5, "transform": packio.Normalize(MEAN, STD)}
 OPTIONS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("rrc224", "photos", "pairs", "randaugment"), _CROP),
+    "rrc224_float": {"crop": packio.RandomResizedCrop(224), **_FLOATS},
+    "raw160_float": {"crop": packio.RandomResizedCrop(160), **_FLOATS},
     "eval224": {"crop": packio.ResizeCenterCrop(224)},
     "bicubic384": {
         "crop": packio.RandomResizedCrop(384, interpolation="bicubic"), "hflip": 0.5,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _contract import RANDAUGMENT, Job, files, mask_of, pixels
+from _contract import MEAN, RANDAUGMENT, STD, Job, files, mask_of, pixels
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 from torchvision import io, tv_tensors
@@ -24,6 +24,8 @@ _BOTH = ("PIL", "decode_jpeg")
 WAYS = {
     **dict.fromkeys(("photos", "eval224", "bicubic384", "pairs"), _BOTH),
     "rrc224": (*_BOTH, "torchcodec"),
+    "rrc224_float": _BOTH,
+    "raw160_float": ("PIL",),
     "randaugment": ("PIL",),
     "raw224": ("index_select",),
     "raw32": ("index_select", "PIL"),
@@ -54,10 +56,19 @@ def transform(work: str) -> list[Any]:
         return [v2.RandomResizedCrop(384, interpolation=kind), v2.RandomHorizontalFlip()]
     if work == "raw32_crop":
         return [v2.RandomCrop(32, padding=4), v2.RandomHorizontalFlip()]
-    if work.startswith("raw"):
+    if work in ("raw224", "raw32"):
         return []
-    steps = [v2.RandomResizedCrop(224), v2.RandomHorizontalFlip()]
+    steps = [
+        v2.RandomResizedCrop(160 if work == "raw160_float" else 224),
+        v2.RandomHorizontalFlip(),
+    ]
     return [*steps, _randaugment()] if work == "randaugment" else steps
+
+
+def to_floats(work: str) -> list[Any]:
+    """What makes normalised floats of a tensor, where a work asks for them."""
+    to_float = v2.ToDtype(torch.float32, scale=True)
+    return [to_float, v2.Normalize(MEAN, STD)] if work.endswith("float") else []
 
 
 def _randaugment() -> Any:
@@ -100,7 +111,7 @@ class Files(Dataset[Any]):
         self.files = [(str(path), label) for path, label in files(job.source)]
         self.open = OPEN[job.way]
         end = [v2.PILToTensor()] if job.way == "PIL" else []
-        self.transform = v2.Compose([*transform(job.work), *end])
+        self.transform = v2.Compose([*transform(job.work), *end, *to_floats(job.work)])
 
     def __len__(self) -> int:
         return len(self.files)
@@ -135,7 +146,8 @@ class Pixels(Dataset[Any]):
 
     def __init__(self, job: Job) -> None:
         self.pixels = pixels(job.source)
-        self.transform = v2.Compose([*transform(job.work), v2.PILToTensor()])
+        steps = [*transform(job.work), v2.PILToTensor(), *to_floats(job.work)]
+        self.transform = v2.Compose(steps)
 
     def __len__(self) -> int:
         return len(self.pixels)

@@ -42,6 +42,7 @@ PEERS = sorted(path.stem.removeprefix("read_") for path in HERE.glob("read_*.py"
 OWN = ("packio", "wall")  # both run with packio's packages
 PATIENCE = 600  # seconds for an answer
 BAND = 12.0  # grey levels that the mean of a channel may be away from the other candidates'
+FLOAT_BAND = 0.2  # the same, of normalised floats
 
 Json = dict[str, Any]
 
@@ -172,11 +173,14 @@ def check(looks: Json, work: Work, others: list[Candidate]) -> None:
         RuntimeError: they are not.
     """
     expected = [work.batch, *work.shape]
-    if looks["shape"] != expected or looks["dtype"] != "uint8":
-        raise RuntimeError(f"batches are {looks['shape']} {looks['dtype']}, not {expected} uint8")
+    if looks["shape"] != expected or looks["dtype"] != work.dtype:
+        raise RuntimeError(
+            f"batches are {looks['shape']} {looks['dtype']}, not {expected} {work.dtype}"
+        )
+    band = BAND if work.dtype == "uint8" else FLOAT_BAND
     for number, mean in enumerate(looks["means"] if others else ()):
         usual = statistics.median(other.looks["means"][number] for other in others)
-        if abs(mean - usual) > BAND:
+        if abs(mean - usual) > band:
             raise RuntimeError(f"channel {number} has the mean {mean}; that of others is {usual}")
 
 

@@ -68,7 +68,9 @@ def make(
     if name == IMAGE and pack.index_file.is_far:
         pack.bring("seek", rows.column("position"))
     points: list[bytes] | None = None  # None: read one by one, or not needed
-    if name == IMAGE and settings.decoder.has_core and pack.raw_rows is None:
+    if name == IMAGE and settings.decoder.has_core and pack.raw_rows is not None:
+        points = [b""] * len(rows)
+    elif name == IMAGE and settings.decoder.has_core:
         with contextlib.suppress(IntegrityError):  # of some samples: each says so by itself
             points = pack.seek_points_of(rows.column("position"))
 
@@ -188,7 +190,7 @@ def _decode(
         rows = pack.raw_rows
     elif row.dtype != "uint8":
         decoder = settings.further_decoder
-    if rows is not None and _is_as_decoded(rows.facts, decoder):
+    if rows is not None and _is_as_decoded(rows.facts, decoder) and not decoder.core_takes(row):
         part = DecodedImage(rows.pixels(row.position), 1)
         with pack.naming(row):
             made = [regions.render(part, *pair) for pair in zip(needs, outs, strict=True)]

@@ -42,8 +42,8 @@ def make(
     order = np.array(framing.rows.file_order(), np.int32)
     if but:
         order = order[~np.isin(order, list(but))]
-    requests = _requests(framing, batches)
     samples, wanted, paths = _samples(files, framing, points)
+    requests = _requests(framing, batches, samples["layout"])
     numbers = framing.rows.column("file")
     if len(batches) > 1:
         # which are decoded once for all views, as `packio.images.regions` chooses for a sample
@@ -119,6 +119,7 @@ def _samples(
         samples[name] = rows.column(name)
     samples["is_checked"] = not isinstance(files, list)
     sizes = np.fromiter(map(len, points), np.int64, len(points))
+    samples["layout"] = [native.LAYOUTS.get(row.encoding, 0) for row in rows]
     samples["points"] = sizes.cumsum() - sizes
     samples["points_size"] = sizes
     takes = np.fromiter(map(decoder.core_takes, rows), bool, len(rows))
@@ -136,7 +137,7 @@ def _samples(
     return samples, wanted & (samples["path"] >= 0), paths
 
 
-def _requests(framing: Framing, batches: Sequence[torch.Tensor]) -> np.ndarray:
+def _requests(framing: Framing, batches: Sequence[torch.Tensor], layout: np.ndarray) -> np.ndarray:
     rows = framing.rows
     requests = np.zeros((len(rows), len(batches)), native.REQUEST)
     for view, (need, batch) in enumerate(zip(framing.needs, batches, strict=True)):
@@ -152,5 +153,5 @@ def _requests(framing: Framing, batches: Sequence[torch.Tensor]) -> np.ndarray:
         own["flips"] = np.where(need.hflip, 1, 0) + np.where(need.vflip, 2, 0)
         own["method"] = native.method(need.how)
         own["level"] = 1
-        own["scale"] = regions.scale_of(need)
+        own["scale"] = np.where(layout == 0, regions.scale_of(need), 1)
     return requests

@@ -102,7 +102,7 @@ def to_floats(
         return values if out is None else out.copy_(values)
     if out is None:
         out = buffers.new_tensor(tuple(images.shape), dtype)
-    planes, table = images.contiguous(), _table(dtype, normalize, channels)
+    planes, (table, constants) = images.contiguous(), _table(dtype, normalize, channels)
     count = images.shape[:-3].numel()
     size, is_last = images.shape[-3:].numel(), not out.is_contiguous()
 
@@ -110,7 +110,8 @@ def to_floats(
         for begin in parts:
             native.look_up(
                 planes.data_ptr() + begin * size, min(step, count - begin), channels, size,
-                table.data_ptr(), out.data_ptr() + begin * size * dtype.itemsize, dtype.itemsize,
+                table.data_ptr(), constants.data_ptr(),
+                out.data_ptr() + begin * size * dtype.itemsize, dtype.itemsize,
                 is_last=is_last,
             )  # fmt: skip
 
@@ -121,10 +122,15 @@ def to_floats(
 
 
 @functools.lru_cache(maxsize=64)
-def _table(dtype: torch.dtype, normalize: Normalize | None, channels: int) -> torch.Tensor:
-    """The float of each byte, (C, 256)."""
+def _table(
+    dtype: torch.dtype, normalize: Normalize | None, channels: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The float of each byte, (C, 256); mean and standard deviation, (C, 2) float32."""
     values = torch.arange(256, dtype=torch.uint8, device="cpu").repeat(channels, 1)
-    return compute(values[..., None], dtype, normalize)[..., 0].contiguous()
+    floats = compute(values[..., None], dtype, normalize)[..., 0].contiguous()
+    both = ((0.0,), (1.0,)) if normalize is None else (normalize.mean, normalize.std)
+    constants = torch.tensor(both, dtype=torch.float32, device="cpu").T
+    return floats, constants.expand(channels, 2).contiguous()
 
 
 def compute(images: torch.Tensor, dtype: torch.dtype, normalize: Normalize | None) -> torch.Tensor:

@@ -103,12 +103,13 @@ def _make_by_core(
         if made[view] is None:
             channels = stored.channels if decoder.mode == "GRAY" else 3
             made[view] = np.empty((channels, *frame[8:10]), np.uint8)
-        scale = scale_of(need)
+        scale = scale_of(need) if stored.encoding == "jpeg" else 1
         requests += [native.request(
             height, width, box, frame, made[view], orientation, hflip, vflip, how, scale, level
         )]  # fmt: skip
+    layout = native.LAYOUTS[stored.encoding]
     if len(requests) == 1:
-        if status := native.make(data, requests[0], 1, points):
+        if status := native.make(data, requests[0], 1, points, layout):
             decoder.count_declined(status)
             return [0]
         return []
@@ -118,7 +119,7 @@ def _make_by_core(
     while groups:
         views = groups.pop()
         joined = b"".join(map(requests.__getitem__, views))
-        status = native.make(data, joined, len(views), points)
+        status = native.make(data, joined, len(views), points, layout)
         if status == native.OUTPUT and len(views) > 1:
             groups += [[view] for view in views]  # it makes all but one of them, perhaps
         elif status:

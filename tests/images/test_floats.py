@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+import native_core
 import numpy as np
 import pytest
 import torch
@@ -51,14 +52,22 @@ def _bytes(channels: int) -> np.ndarray:
     return np.stack(planes, axis=1).reshape(16, 16, channels)
 
 
-@pytest.mark.parametrize("core", [True, False])
+@pytest.mark.parametrize("core", ["AVX2", "portable", ""])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_values_are_torchvisions(
-    kind: str, dtype: torch.dtype, core: bool, monkeypatch: pytest.MonkeyPatch
+    kind: str, dtype: torch.dtype, core: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not core:
         monkeypatch.setattr(native, "why_not", lambda: "it was left out")
+    elif not native.why_not():
+        with native_core.chosen(core):
+            _check_all_values(kind, dtype)
+        return
+    _check_all_values(kind, dtype)
+
+
+def _check_all_values(kind: str, dtype: torch.dtype) -> None:
     pixels = _bytes(3)
     expected = torchvisions(pixels, kind, dtype)
     planes = torch.from_numpy(pixels).permute(2, 0, 1)

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import simplejpeg
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from native_core import kernels
 from PIL import Image
@@ -153,20 +153,36 @@ def _jpegs() -> list[tuple[bytes, np.ndarray]]:
     return [(jpeg, _decoded(jpeg)) for jpeg in made]
 
 
+@functools.cache
+def _images() -> list[tuple[bytes, np.ndarray, int]]:
+    """Those JPEGs, and raw pixels in all orders: bytes, pixels (C, H, W), layout."""
+    made = [(*jpeg, 0) for jpeg in _jpegs()]
+    for image in (_photo(90, 131), _photo(64, 33).convert("L")):
+        pixels = np.asarray(image).reshape(image.height, image.width, -1)
+        planes = np.ascontiguousarray(pixels.transpose(2, 0, 1))
+        for name, stored in (("raw", planes), ("raw_hwc", pixels), ("raw_bgr", planes[::-1]),
+                             ("raw_hwc_bgr", pixels[..., ::-1])):  # fmt: skip
+            made.append((stored.tobytes(), planes, native.LAYOUTS[name]))
+    return made
+
+
+@pytest.mark.usefixtures("kernels")
 @given(
-    number=st.integers(0, 7), orientation=st.integers(1, 8),
+    number=st.integers(0, 15), orientation=st.integers(1, 8),
     mirrors=st.tuples(st.booleans(), st.booleans()),
     part=st.tuples(*[st.integers(0, 100)] * 4), to=st.tuples(*[st.integers(2, 260)] * 2),
     over=st.tuples(*[st.integers(-20, 20)] * 2),
     how=st.sampled_from(["bilinear", "bicubic", "nearest", "area"]),
 )  # fmt: skip
-@settings(max_examples=600, deadline=None)
+@settings(
+    max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_crops(
     number: int, orientation: int,
     mirrors: tuple[bool, bool], part: tuple[int, ...], to: tuple[int, int], over: tuple[int, int],
     how: str,
 ) -> None:  # fmt: skip
-    jpeg, pixels = _jpegs()[number]
+    data, pixels, layout = _images()[number]
     channels, height, width = pixels.shape
     # torch fails with sides of one pixel: "num_channels == unpacked_output.size(0)"
     high, broad = 2 + part[0] * (height - 2) // 100, 2 + part[1] * (width - 2) // 100
@@ -186,7 +202,7 @@ def test_crops(
     out = np.full((channels, *size), 7, np.uint8)
     frame = Frame(0, 0, box.shape[1], box.shape[2], *to, *over, *size)
     status = native_core.make(
-        jpeg, (height, width), (top, left, high, broad), frame, out,
+        data, (height, width), (top, left, high, broad), frame, out, layout=layout,
         orientation=orientation, hflip=mirrors[0], vflip=mirrors[1], how=how,
     )  # fmt: skip
     if status:
@@ -194,6 +210,17 @@ def test_crops(
         assert not wanted.any()  # all of it is border
     else:
         assert np.array_equal(out, wanted)
+
+
+def test_raw_pixels_of_another_size_are_declined() -> None:
+    out = np.zeros((3, 5, 7), np.uint8)
+    frame = Frame(0, 0, 5, 7, 5, 7, 0, 0, 5, 7)
+    for size in (0, 1, 34, 36, 104, 106, 140):
+        for layout in (1, 2, 5, 6):
+            made = native_core.make(bytes(size), (5, 7), (0, 0, 5, 7), frame, out, layout=layout)
+            assert native.REASONS[made] == "not the size in the index"
+    scaled = native_core.make(bytes(105), (5, 7), (0, 0, 5, 7), frame, out, layout=1, scale=2)
+    assert native.REASONS[scaled] == "kind of output"
 
 
 @given(

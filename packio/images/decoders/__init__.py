@@ -190,7 +190,7 @@ class Decoder:
         """Tell whether the native core may make outputs of an image."""
         return (
             self.has_core
-            and stored.encoding == "jpeg"
+            and stored.encoding in native.LAYOUTS
             and stored.channels in _CHANNELS[self.mode]
             and stored.dtype == "uint8"
             and stored.height * stored.width <= self.max_pixels

@@ -1,4 +1,4 @@
-"""The native core: a JPEG's bytes to the planes of outputs in one call, written in C.
+"""The native core: a JPEG's bytes, or raw ones, to the planes of outputs in one call, written in C.
 
 It decodes only what an output needs, resizes, turns and mirrors it: about three times as fast as
 a library's decoder and PyTorch's resizing, with the same pixels bit for bit. It is compiled when
@@ -21,7 +21,7 @@ from packio.errors import MissingPackageError
 if TYPE_CHECKING:
     from packio.images.frames import Box, Frame
 
-_VERSION = 12  # of the functions below
+_VERSION = 13  # of the functions below
 _MADE = 0
 KIND, OUTPUT, LEVEL = 1, 4, 6
 # Why an image was declined, by status; the last one is no status of the core.
@@ -40,9 +40,10 @@ REQUEST = np.dtype([
 ])  # fmt: skip
 SAMPLE = np.dtype([
     ("offset", "i8"), ("length", "i8"), ("points", "i8"), ("points_size", "i4"), ("file", "i4"),
-    ("crc32c", "u4"), ("is_checked", "i4"), ("path", "i4"), ("is_once", "i4"),
+    ("crc32c", "u4"), ("path", "i4"), ("layout", "i4"), ("is_checked", "i2"), ("is_once", "i2"),
 ])  # fmt: skip
 IN_MEMORY = -2  # as the file of a sample: ``offset`` is the address of its bytes
+LAYOUTS = {"jpeg": 0, "raw": 1, "raw_hwc": 2, "raw_bgr": 5, "raw_hwc_bgr": 6}  # of encodings
 _BYTE = ctypes.c_char
 _PATH = pathlib.Path(__file__).with_name("_core.so")
 
@@ -72,7 +73,7 @@ def _library() -> ctypes.CDLL | str:
     library.packio_free_scratch.argtypes = [ctypes.c_void_p]
     library.packio_make.argtypes = [
         ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_int64,
-        ctypes.c_char_p, ctypes.c_int64,
+        ctypes.c_char_p, ctypes.c_int64, ctypes.c_int,
     ]  # fmt: skip
     library.packio_find_points.argtypes = [
         ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_char_p, ctypes.c_int64,
@@ -87,7 +88,7 @@ def _library() -> ctypes.CDLL | str:
     ]  # fmt: skip
     library.packio_look_up.argtypes = [
         ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_int64, ctypes.c_void_p,
-        ctypes.c_int, ctypes.c_int, ctypes.c_void_p,
+        ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_void_p,
     ]  # fmt: skip
     library.packio_choose(1)
     return library
@@ -163,14 +164,16 @@ def request(
     )  # fmt: skip
 
 
-def make(data: bytes, requests: bytes, count: int = 1, points: bytes = b"") -> int:
-    """Make outputs of a JPEG, which is decoded once: the part that holds the boxes of all.
+def make(data: bytes, requests: bytes, count: int = 1, points: bytes = b"", layout: int = 0) -> int:
+    """Make outputs of an image, one of `LAYOUTS`; a JPEG is decoded once, as far as needed.
 
     ``requests`` are 1 to 16 of `request`, of one size, scale and level. Returns 0, or an index of
     `REASONS`: the image was declined.
     """
     memory = _memories().own
-    status: int = memory.make(memory.pointer, requests, count, data, len(data), points, len(points))
+    status: int = memory.make(
+        memory.pointer, requests, count, data, len(data), points, len(points), layout
+    )
     return status
 
 
@@ -243,14 +246,16 @@ def unfilter(rows: bytes, shape: tuple[int, int, int]) -> np.ndarray | None:
 
 
 def look_up(
-    planes: int, images: int, channels: int, size: int, tables: int, out: int, item: int, *,
-    is_last: bool,
+    planes: int, images: int, channels: int, size: int, tables: int, constants: int, out: int,
+    item: int, *, is_last: bool,
 ) -> None:  # fmt: skip
     """Look bytes of images up in a table of 256 values for each channel.
 
-    ``planes``, ``tables`` and ``out`` are addresses: of (N, C, …) bytes, ``size`` of them an image;
-    of (C, 256) values of ``item`` bytes, 2 or 4; and of as many values as there are bytes, the
-    channels last if ``is_last``.
+    ``planes``, ``tables``, ``constants`` and ``out`` are addresses: of (N, C, …) bytes, ``size`` of
+    them an image; of (C, 256) values of ``item`` bytes, 2 or 4; of (C, 2) float32, mean and std;
+    and of as many values as there are bytes, the channels last if ``is_last``.
     """
     library: ctypes.CDLL = _library()  # type: ignore[assignment]  # the caller has asked why_not()
-    library.packio_look_up(planes, images, channels, size // channels, tables, item, is_last, out)
+    library.packio_look_up(
+        planes, images, channels, size // channels, tables, constants, item, is_last, out
+    )

@@ -1,4 +1,4 @@
-/* packio's native core: the bytes of a JPEG in, the planes of an output out.
+/* packio's native core: the bytes of a JPEG, or raw pixels, in; the planes of an output out.
 
    The pixels are those of libjpeg-turbo (its accurate integer DCT, smooth upsampling) and of
    PyTorch's resizing, with antialiasing, to means of areas or to the nearest pixel, bit by bit. The
@@ -103,18 +103,23 @@ typedef struct {
 
 enum { IN_MEMORY = -2 };
 
-/* A sample of a batch: where the bytes of its JPEG are. `packio.images.native` has the same fields in
+/* What the bytes of an image are: a JPEG, or raw bytes of RGB or gray, plane by plane or pixel by
+   pixel; with BGR the last channel comes first. */
+enum Layout { JPEG = 0, PLANES = 1, PIXELS = 2, BGR = 4 };
+
+/* A sample of a batch: where the bytes of its image are. `packio.images.native` has the same fields in
    the same order. */
 typedef struct {
     int64_t offset, length;      /* in the file, bytes; of bytes in memory, their address */
     int64_t points;              /* where its seek points begin, in those of the batch, bytes */
     int32_t points_size;
-    int32_t file;                /* descriptor; -1: `path` names a file that is all of the JPEG;
+    int32_t file;                /* descriptor; -1: `path` names a file that is all of the image;
                                     IN_MEMORY: none is read */
     uint32_t crc32c;
-    int32_t is_checked;          /* whether the CRC32C must be that of the bytes */
     int32_t path;                /* where its path begins, in those of the batch, bytes */
-    int32_t is_once;             /* whether all its outputs are made of one decode */
+    int32_t layout;
+    int16_t is_checked;          /* whether the CRC32C must be that of the bytes */
+    int16_t is_once;             /* whether all its outputs are made of one decode */
 } Sample;
 
 /* What a lookup of the next bits gives: up to four coefficients of 8 bits.
@@ -219,7 +224,7 @@ typedef struct {
     size_t needed; /* the most of late */
 } Buffer;
 
-enum { CACHED = 16 };
+enum { CACHED = 16, BEYOND = 64 };  /* bytes that kernels may read behind raw pixels */
 
 /* Memory of a thread, which is kept from image to image. */
 typedef struct {
@@ -256,6 +261,7 @@ typedef struct {
     int y0[3], y1[3], x0[3], x1[3];            /* blocks of each component */
     uint8_t *plane[3];                         /* the first sample of block (y0, x0) */
     size_t stride[3];
+    int layout;                                /* of raw pixels: all of them are in `plane` */
 } Region;
 
 /* The kernels for a kind of processor. */
@@ -288,9 +294,9 @@ enum { CRC_LANE = 1024 };  /* bytes */
 extern uint32_t packio_crc_bytes[8][256], packio_crc_shifts[2][4][256];
 uint32_t packio_crc_by_tables(uint32_t crc, const uint8_t *at, size_t length);
 
-/* Make outputs of a JPEG: see make.c. */
+/* Make outputs of an image: see make.c. */
 EXPORTED int packio_make(Scratch *scratch, const Request *requests, int count, const uint8_t *data,
-                         int64_t size, const uint8_t *points, int64_t points_size);
+                         int64_t size, const uint8_t *points, int64_t points_size, int layout);
 
 /* Read a header. A status. */
 int packio_header(const uint8_t *data, size_t size, Jpeg *jpeg);

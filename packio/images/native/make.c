@@ -5,7 +5,7 @@
 EXPORTED int packio_version(void);
 EXPORTED int packio_choose(int avx2);
 
-enum { VERSION = 12 };
+enum { VERSION = 13 };
 enum { EXACT_SUMS = (1 << 24) / 255 };  /* pixels whose sum a float holds exactly */
 
 static const Kernels *kernels = &packio_portable;
@@ -198,10 +198,40 @@ static int share(Scratch *scratch, const Jpeg *jpeg, int scale, Plan *plans, int
     return MADE;
 }
 
-/* Make outputs of a JPEG, which is decoded once, with seek points if points_size > 0. All requests
-   are for the same image, scale and level. A status. */
+/* Make outputs of raw pixels, as packio_make does. Kernels read beyond the last one. */
+static int make_raw(Scratch *scratch, const Request *requests, int count, const uint8_t *data,
+                    int64_t size, int layout) {
+    Plan plans[MOST_OUTPUTS];
+    const Request *first = requests;
+    int64_t plane = (int64_t)first->height * first->width;
+    if (first->height < 1 || first->width < 1 || first->scale * first->level != 1) return REQUEST;
+    if (size != plane && size != 3 * plane) return SIZE;
+    Jpeg jpeg = {.height = first->height, .width = first->width, .components = (int)(size / plane),
+                 .across = 1, .down = 1};
+    for (int i = 0; i < count; i++)
+        if (requests[i].channels < jpeg.components) return KIND;
+    uint8_t *pixels = packio_reserve(&scratch->bytes, (size_t)size + BEYOND);
+    if (!pixels) return MEMORY;
+    if (pixels != data) memcpy(pixels, data, (size_t)size);
+    int status = plan_outputs(scratch, &jpeg, requests, count, plans);
+    for (int i = 0; i < count && !status; i++) {
+        Region *region = &plans[i].region;
+        region->layout = layout;
+        for (int c = 0; c < 3; c++) {
+            int place = jpeg.components == 1 ? 0 : layout & BGR ? 2 - c : c;
+            region->plane[c] = pixels + (layout & PLANES ? place * plane : 0);
+            region->stride[c] = (size_t)first->width;
+        }
+        status = kernels->render(scratch, &jpeg, region, requests + i, &plans[i].down,
+                                 &plans[i].across);
+    }
+    return status;
+}
+
+/* Make outputs of an image; a JPEG is decoded once, with seek points if points_size > 0. All
+   requests are for the same image, scale and level. A status. */
 int packio_make(Scratch *scratch, const Request *requests, int count, const uint8_t *data,
-                int64_t size, const uint8_t *points, int64_t points_size) {
+                int64_t size, const uint8_t *points, int64_t points_size, int layout) {
     Jpeg jpeg;
     Region region;
     Pair pairs[3];
@@ -217,6 +247,7 @@ int packio_make(Scratch *scratch, const Request *requests, int count, const uint
         if (r->height != first->height || r->width != first->width) status = REQUEST;
         if (r->scale != first->scale || r->level != first->level) status = REQUEST;
     }
+    if (!status && layout) return make_raw(scratch, requests, count, data, size, layout);
     if (!status) status = packio_header(data, (size_t)size, &jpeg);
     if (status) return status;
     if (jpeg.height != (first->height - 1) / first->level + 1) return SIZE;

@@ -58,7 +58,7 @@ static int make_one(Scratch *scratch, const Batch *batch, int number) {
     START();
     const uint8_t *data = (const uint8_t *)(intptr_t)sample->offset;
     if (sample->file != IN_MEMORY) {
-        uint8_t *to = packio_reserve(&scratch->bytes, (size_t)sample->length + 1);
+        uint8_t *to = packio_reserve(&scratch->bytes, (size_t)sample->length + BEYOND);
         if (!to) return MEMORY;
         int status = sample->file < 0
                          ? read_file(batch->paths + sample->path, to, sample->length)
@@ -74,7 +74,7 @@ static int make_one(Scratch *scratch, const Batch *batch, int number) {
     int at_once = sample->is_once ? batch->outputs : 1, status = MADE;
     for (int i = 0; i < batch->outputs && !status; i += at_once)
         status = packio_make(scratch, requests + i, at_once, data, sample->length,
-                             batch->points + sample->points, sample->points_size);
+                             batch->points + sample->points, sample->points_size, sample->layout);
     return status;
 }
 

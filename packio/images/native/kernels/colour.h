@@ -115,9 +115,27 @@ typedef struct {
     uint8_t *rgb[3];
 } Rows;
 
+/* The same of raw pixels. */
+static void raw_row(int components, const Region *region, Rows *rows, int y, const uint8_t **out) {
+    int left = region->left, width = region->right - left, last = components - 1;
+    size_t place = (size_t)y * region->stride[0] + (size_t)left;
+    if (region->layout & PLANES || components == 1) {
+        for (int p = 0; p < 3; p++) out[p] = region->plane[p] + place;
+        return;
+    }
+    const uint8_t *in = region->plane[0] + 3 * place;
+    for (int x = 0; x < width; x++)
+        for (int p = 0; p < 3; p++) rows->rgb[p][x] = in[3 * x + (region->layout & BGR ? last - p : p)];
+    for (int p = 0; p < 3; p++) out[p] = rows->rgb[p];
+}
+
 /* One row of pixels, from column region->left to region->right; pointers to its planes. */
 static void row_of(const Jpeg *jpeg, const Region *region, Rows *rows, int y, const uint8_t **out) {
     int left = region->left, width = region->right - left;
+    if (region->layout) {
+        raw_row(jpeg->components, region, rows, y, out);
+        return;
+    }
     const uint8_t *luma = sample(region, 0, y, left), *chroma[2];
     if (jpeg->components == 1) {
         out[0] = out[1] = out[2] = luma;

@@ -1,7 +1,8 @@
 """Draw README's picture: a bar for each library, from benchmarks/results/peers.json.
 
-Each peer is shown by its fastest way, packio by its ways with exact pixels in LMDB. Whiskers go
-from the slowest to the fastest round.
+A group of bars shows batches of bytes, another one normalised floats. Each peer is shown by its
+fastest way, packio by its Loader with exact pixels in LMDB. Whiskers go from the slowest to the
+fastest round.
 
     python tools/readme_picture.py            # write docs/images/peers-light.svg and -dark.svg
     python tools/readme_picture.py --check    # exit with 1 where a picture is stale
@@ -27,13 +28,17 @@ _OWN = {  # candidates of benchmarks/peers/run.py → how the picture calls them
 _PEERS = {
     "torchvision": "torchvision", "ffcv": "FFCV", "dali": "DALI on the processor",
     "webdataset": "WebDataset", "litdata": "LitData", "streaming": "MosaicML Streaming",
-    "spdl": "SPDL",
+    "spdl": "SPDL", "turboloader": "TurboLoader",
 }  # fmt: skip
+_GROUPS = {
+    "rrc224": "RandomResizedCrop(224) and flip of JPEGs of {size:.0f} kB: images per second",
+    "rrc224_float": "the same, as normalised float32",
+}
 _THEMES = {  # text, packio's bars, other bars, whiskers
     "light": ("#1f2328", "#c2410c", "#94a3b8", "#334155"),
     "dark": ("#e6edf3", "#fb923c", "#64748b", "#cbd5e1"),
 }
-_WIDTH, _LEFT, _RIGHT, _BAR, _TOP = 790, 300, 715, 26, 52  # pixels
+_WIDTH, _LEFT, _RIGHT, _BAR, _TOP, _BETWEEN = 790, 300, 715, 26, 52, 30  # pixels
 
 
 class Bar(NamedTuple):
@@ -46,12 +51,14 @@ class Bar(NamedTuple):
     highest: float
 
 
-def bars(result: Json) -> list[Bar]:
-    """Choose the bars, the fastest first."""
-    rows: Json = result["works"]["rrc224"]["candidates"]
+def bars(result: Json, work: str) -> list[Bar]:
+    """Choose the bars of a group, the fastest first."""
+    rows: Json = result["works"][work]["candidates"]
     chosen = dict(_OWN)
     for peer, title in _PEERS.items():
         theirs = {name: row for name, row in rows.items() if row["peer"] == peer}
+        if not theirs:
+            continue
         name = max(theirs, key=lambda n: float(theirs[n]["images_per_second"]["median"]))
         chosen[name] = title + ("" if theirs[name]["contiguous"] else ", strided batches")
     found = []
@@ -62,35 +69,46 @@ def bars(result: Json) -> list[Bar]:
 
 
 def drawn(result: Json, theme: str) -> str:
-    """Draw the bars as SVG."""
+    """Draw the groups of bars as SVG."""
     text, own, other, whisker = _THEMES[theme]
-    chosen, machine = bars(result), result["machine"]
-    height = _TOP + _BAR * len(chosen) + 10
-    scale = (_RIGHT - _LEFT) / max(bar.highest for bar in chosen)
-    title = "RandomResizedCrop(224) and flip of JPEGs: images per second"
+    machine = result["machine"]
+    groups = {work: bars(result, work) for work in _GROUPS}
+    size = result["works"]["rrc224"]["kilobytes_per_image"]
+    titles = [html.escape(title.format(size=size)) for title in _GROUPS.values()]
+    height = _TOP + sum(_BAR * len(group) + _BETWEEN for group in groups.values()) - _BETWEEN + 10
+    scale = (_RIGHT - _LEFT) / max(bar.highest for group in groups.values() for bar in group)
     where = f"{machine['cpu']}, {machine['cores']} cores, files in the page cache"
     size = f'viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}"'
     look = f'font-family="sans-serif" font-size="14" fill="{text}"'
     small = f'<text x="8" y="37" font-size="12">{html.escape(where)}; lines: slowest to fastest'
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} {look} role="img">',
-        f"<title>{html.escape(title)}</title>",
-        f'<text x="8" y="18" font-weight="bold">{html.escape(title)}</text>',
+        f"<title>{titles[0]}</title>",
+        f'<text x="8" y="18" font-weight="bold">{titles[0]}</text>',
         f"{small} round</text>",
     ]
-    for i, bar in enumerate(chosen):
-        y, colour = _TOP + _BAR * i, own if bar.is_own else other
-        middle, length, thick = y + _BAR // 2 - 2, bar.median * scale, _BAR - 6
-        low, high = _LEFT + bar.lowest * scale, _LEFT + bar.highest * scale
-        at = f'y="{middle + 5}"' + (' font-weight="bold"' if bar.is_own else "")
-        box = f'x="{_LEFT}" y="{y}" width="{length:.1f}" height="{thick}" rx="2"'
-        lines += [
-            f'<text x="{_LEFT - 8}" {at} text-anchor="end">{html.escape(bar.name)}</text>',
-            f'<rect {box} fill="{colour}"/>',
-            f'<path d="M{low:.1f} {middle}H{high:.1f}" stroke="{whisker}" stroke-width="2"/>',
-            f'<text x="{_RIGHT + 12}" {at}>{bar.median:,.0f}</text>',
-        ]
+    top = _TOP
+    for title, group in zip(titles, groups.values(), strict=True):
+        if title != titles[0]:
+            lines += [f'<text x="8" y="{top - 10}" font-weight="bold">{title}</text>']
+        for i, bar in enumerate(group):
+            colour = own if bar.is_own else other
+            lines += _draw_bar(bar, top + _BAR * i, scale, colour, whisker)
+        top += _BAR * len(group) + _BETWEEN
     return "\n".join([*lines, "</svg>", ""])
+
+
+def _draw_bar(bar: Bar, y: int, scale: float, colour: str, whisker: str) -> list[str]:
+    middle, length, thick = y + _BAR // 2 - 2, bar.median * scale, _BAR - 6
+    low, high = _LEFT + bar.lowest * scale, _LEFT + bar.highest * scale
+    at = f'y="{middle + 5}"' + (' font-weight="bold"' if bar.is_own else "")
+    box = f'x="{_LEFT}" y="{y}" width="{length:.1f}" height="{thick}" rx="2"'
+    return [
+        f'<text x="{_LEFT - 8}" {at} text-anchor="end">{html.escape(bar.name)}</text>',
+        f'<rect {box} fill="{colour}"/>',
+        f'<path d="M{low:.1f} {middle}H{high:.1f}" stroke="{whisker}" stroke-width="2"/>',
+        f'<text x="{_RIGHT + 12}" {at}>{bar.median:,.0f}</text>',
+    ]
 
 
 def main() -> None:

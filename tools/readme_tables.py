@@ -148,7 +148,7 @@ def peers(result: Json) -> str:
         over = work["packio_over"][own.removeprefix("packio, ")]
         lines += [
             "",
-            f"| {work['says']} | images/s | ms of a core | {own} |",
+            f"| {work['says']}{_size(work)} | images/s | ms of a core | {own} |",
             "|---|---:|---:|---:|",
         ]
         lines += [_peer_row(result, work, name, over.get(name)) for name in _shown(work)]
@@ -262,7 +262,8 @@ def _times(row: Json) -> str:
     return f"{row['milliseconds']:.3g} ms, {spread}"
 
 
-_PEERS = ["wall", "torchvision", "ffcv", "dali", "webdataset", "litdata", "streaming", "spdl"]
+_PEERS = ["wall", "torchvision", "ffcv", "dali", "webdataset", "litdata", "streaming", "spdl",
+          "turboloader"]  # fmt: skip
 
 
 def _shown(work: Json) -> list[str]:
@@ -271,6 +272,12 @@ def _shown(work: Json) -> list[str]:
     own = [name for name, row in rows.items() if row["peer"] == "packio" and "lmdb" in name]
     theirs = [_fastest(work, peer, c) for peer in _PEERS for c in (True, False)]
     return sorted(filter(None, own + theirs), key=lambda name: -_median(rows[name]))
+
+
+def _size(work: Json) -> str:
+    """How large the image files are, if that is known."""
+    size = work.get("kilobytes_per_image")
+    return f", files of {size:.0f} kB" if size else ""
 
 
 def _others(work: Json) -> list[float]:
@@ -364,6 +371,7 @@ TABLES: dict[str, tuple[str, Callable[[Json], str]]] = {
     "gpu": ("gpu.json", gpu),
     "parity": ("parity.json", parity),
     "peers": ("peers.json", peers),
+    "peers-large": ("peers_100kb.json", peers),
     **at_scale_tables.TABLES,
 }
 

@@ -1,9 +1,9 @@
-"""packio.decode beside a dataset, and beside simplejpeg with torch: microseconds of a processor.
+"""packio.decode beside a dataset, simplejpeg and torchcodec: microseconds of a processor.
 
 Candidates take turns within a process, without threads: images whole, their random crops of 224
-pixels, and the middle, from bytes in memory. "simplejpeg" decodes whole images, cuts the box of the
-same crop and resizes it by torch. "one" decodes image by image, "list" 64 of them. "ratio": of the
-rounds, to "list" of the same task.
+pixels, and the middle, from bytes in memory. "simplejpeg" and "torchcodec", which is left out where
+it does not load, decode whole images; torch cuts the boxes of the same crops and resizes them. "one"
+decodes image by image, "list" 64 of them. "ratio": of the rounds, to "list" of the same task.
 
     python benchmarks/decoding.py [--images FOLDER] [--rounds 7] [--save]
 """
@@ -23,6 +23,11 @@ import torch
 
 import packio
 
+try:
+    from torchcodec.decoders import decode_image
+except (ImportError, OSError, RuntimeError):  # not there, or not of this torch's build
+    decode_image = None
+
 TASKS: dict[str, Any] = {
     "whole": None,
     "random crop": packio.RandomResizedCrop(224),
@@ -31,8 +36,17 @@ TASKS: dict[str, Any] = {
 
 
 def by_simplejpeg(data: bytes, crop: Any) -> torch.Tensor:
-    """Decode the whole image, cut the box of a crop, and resize it by torch."""
-    image = torch.from_numpy(simplejpeg.decode_jpeg(data)).permute(2, 0, 1)
+    """Decode by simplejpeg, and resize by torch."""
+    return resized(torch.from_numpy(simplejpeg.decode_jpeg(data)).permute(2, 0, 1), crop)
+
+
+def by_torchcodec(data: bytes, crop: Any) -> torch.Tensor:
+    """Decode by torchcodec, and resize by torch."""
+    return resized(decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8)), crop)
+
+
+def resized(image: torch.Tensor, crop: Any) -> torch.Tensor:
+    """Cut the box of a crop out of a whole image, and resize it by torch."""
     if crop is None:
         return image.contiguous()
     f = crop.frame(*image.shape[1:], [random.random() for _ in range(crop.draws)])
@@ -76,6 +90,10 @@ def main() -> None:
                 "dataset": lambda ds=ds: [ds.gather(list(part)) for part in parts],
                 "simplejpeg": lambda crop=crop: [by_simplejpeg(data, crop) for data in datas],
             }
+            if decode_image is not None:
+                candidates["torchcodec"] = lambda crop=crop: [
+                    by_torchcodec(data, crop) for data in datas
+                ]
             for turn in range(given.rounds + 1):
                 for name, run in candidates.items():
                     begin = time.process_time()
@@ -85,7 +103,7 @@ def main() -> None:
                         found.setdefault(f"{task}: {name}", []).append(took)
     mean = round(sum(map(len, datas)) / len(datas))
     result: dict[str, Any] = {
-        "machine": _results.machine("torch", "simplejpeg", bytes_an_image=mean),
+        "machine": _results.machine("torch", "simplejpeg", "torchcodec", bytes_an_image=mean),
         "microseconds": {name: _results.summary(values, 0) for name, values in found.items()},
         "ratio": {
             name: _results.summary(_results.ratios(values, found[f"{name.split(':')[0]}: list"]), 2)

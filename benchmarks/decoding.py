@@ -1,8 +1,8 @@
 """packio.decode beside a dataset, simplejpeg and torchcodec: microseconds of a processor.
 
 Candidates take turns within a process, without threads: images whole, their random crops of 224
-pixels, and the middle, from bytes in memory. "simplejpeg" and "torchcodec", which is left out where
-it does not load, decode whole images; torch cuts the boxes of the same crops and resizes them. "one"
+pixels, and the middle, from bytes in memory. "simplejpeg" and "torchcodec", left out where it does
+not load, decode whole images; torch cuts the boxes of the same crops and resizes them. "one"
 decodes image by image, "list" 64 of them. "ratio": of the rounds, to "list" of the same task.
 
     python benchmarks/decoding.py [--images FOLDER] [--rounds 7] [--save]
@@ -42,7 +42,7 @@ def by_simplejpeg(data: bytes, crop: Any) -> torch.Tensor:
 
 def by_torchcodec(data: bytes, crop: Any) -> torch.Tensor:
     """Decode by torchcodec, and resize by torch."""
-    return resized(decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8)), crop)
+    return resized(decode_image(data), crop)
 
 
 def resized(image: torch.Tensor, crop: Any) -> torch.Tensor:

@@ -278,6 +278,18 @@ class PackDataset(Dataset):
         """The `samples`, by ImageFolder's other name."""
         return self.samples
 
+    def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
+        """The key of each sample, as timm's datasets have them: a path in the folder or the pack.
+
+        Args:
+            basename: The last part of it alone.
+            absolute: The whole path, that of the folder or of the pack before it.
+        """
+        keys = [key for key, _ in self.samples]
+        if basename:
+            return [key.rpartition("/")[2] for key in keys]
+        return [f"{self.pack.path}/{key}" for key in keys] if absolute else keys
+
     @property
     def ram(self) -> RamCache | None:
         """What cache="ram" or local_bytes= keeps: samples, bytes, room, hits and misses of all."""

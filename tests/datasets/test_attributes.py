@@ -126,6 +126,9 @@ def test_samples_are_pairs_of_key_and_label(
     assert list(ds.samples) == list(ds.imgs) == expected
     assert list(ds.subset([4, 1]).samples) == [expected[4], expected[1]]
     assert list(packio.FolderDataset(folder).samples) == expected
+    timms = pytest.importorskip("timm.data").ImageDataset(str(folder))
+    for given in ({}, {"basename": True}, {"absolute": True}):
+        assert packio.FolderDataset(folder).filenames(**given) == timms.filenames(**given)
 
 
 def test_samples_cannot_be_changed_in_place(pack: Path) -> None:

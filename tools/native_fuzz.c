@@ -49,7 +49,7 @@ static int seed_count;
 static Scratch *exact, *kept;
 static uint64_t state;
 static uint64_t digest; /* of all that was made: the same for any processor and compiler */
-static unsigned long calls, made, declined[8], points_found, recuts, unfiltered;
+static unsigned long calls, made, declined[8], points_found, recuts, unfiltered, operated;
 
 /* Random numbers. Source: S. Vigna, splitmix64. */
 static uint64_t draw(void) {
@@ -371,6 +371,59 @@ static int foretold(int filter, int a, int b, int c) {
     return pa <= pb && pa <= pc ? a : pb <= pc ? b : c;
 }
 
+/* A value of an operation: as users give them, or anything. */
+static double value(void) {
+    switch (below(10)) {
+    case 0: return (double)hostile_number();
+    case 1: return NAN;
+    case 2: return below(2) ? INFINITY : -INFINITY;
+    case 3: return below(2) ? 1e300 : 1e-300;
+    case 4: return 0;
+    case 5: return below(256);
+    default: return (double)(below(2000000) - 1000000) / (below(2) ? 1e6 : 1e5);
+    }
+}
+
+/* A row of operations on an image gives the same by both kinds of kernels, and harms nothing. */
+static void operate_some(unsigned long run) {
+    int channels = below(30) ? (below(2) ? 1 : 3) : below(5), height = 1 + below(40);
+    int width = 1 + below(below(3) ? 40 : 90), count = below(5);
+    Operation operations[4];
+    for (int i = 0; i < count; i++) {
+        Operation *o = operations + i;
+        static const int first[] = {BRIGHTNESS, AFFINE, BOX_BLUR};
+        o->operator = below(20) ? first[below(3)] + below(15) : (int32_t)draw();
+        o->interpolation = below(20) ? (below(2) ? BILINEAR : below(2) ? BICUBIC : NEAREST) : (int32_t)draw();
+        for (int k = 0; k < 12; k++) o->values[k] = value();
+        if (o->operator == KERNEL_BLUR)
+            for (int k = 0; k < 2; k++) o->values[k] = 1 + 2 * below(8);
+        if (o->operator == AFFINE && below(3)) {
+            const double usual[] = {0.9, 0.2, -3, -0.2, 0.9, 4};
+            for (int k = 0; k < 6; k++) o->values[k] = usual[k] + below(100) / 300.0;
+        }
+        for (int k = 6; k < 12 && below(4); k++) o->values[k] = below(256);
+    }
+    size_t bytes = (size_t)(channels * height * width), room = bytes ? bytes : 1;
+    uint8_t *images[2] = {malloc(room), malloc(room)};
+    for (size_t i = 0; i < bytes; i++) images[0][i] = (uint8_t)draw();
+    memcpy(images[1], images[0], bytes);
+    int statuses[2];
+    for (int i = 0; i < 2; i++) {
+        packio_choose((int)(run + (unsigned)i) & 1);
+        statuses[i] = packio_kernels()->operate(i ? kept : exact, images[i], channels, height, width,
+                                                operations, count);
+    }
+    calls += 2;
+    if (statuses[0] < 0 || statuses[0] > MEMORY) fail("no such status of operations", run);
+    if (statuses[0] != MEMORY && statuses[1] != MEMORY) {
+        if (statuses[0] != statuses[1]) fail("another status of operations", run);
+        if (!statuses[0] && memcmp(images[0], images[1], bytes)) fail("other pixels of operations", run);
+        if (!statuses[0] && count) operated++;
+    }
+    free(images[0]);
+    free(images[1]);
+}
+
 /* Rows of a PNG, random or with runs as in masks, some of them with a wrong filter or size. */
 static void unfilter_some(unsigned long run) {
     int channels = below(2) ? 1 : 3, height = 1 + below(9), width = 1 + below(below(4) ? 40 : 300);
@@ -491,6 +544,8 @@ static void one_run(unsigned long run) {
     free(data);
     state = begun + (1 << 19); /* whatever was drawn for memory, which depends on the processor */
     unfilter_some(run);
+    state = begun + (1 << 20);
+    operate_some(run);
 }
 
 static int whole(Scratch *scratch, const Seed *seed, uint8_t *out, int with_points) {
@@ -567,7 +622,7 @@ int main(int count, char **arguments) {
     }
     packio_free_scratch(kept);
     packio_free_scratch(exact);
-    fprintf(stderr, "%lu calls of the core\n", calls); /* depends on the processor, a little */
+    fprintf(stderr, "%lu times operated, %lu calls of the core\n", operated, calls); /* depends on the processor, a little */
     printf("%lu runs: %lu made, %lu of other kinds, %lu damaged, %lu of another size, "
            "%lu requests, %lu memory; %lu seek points, %lu scans, %lu PNGs; digest %016llx\n",
            runs, made, declined[1], declined[2], declined[3], declined[4], declined[5],

@@ -12,7 +12,7 @@ import functools
 import pathlib
 import struct
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -58,6 +58,16 @@ class _Batch(ctypes.Structure):
     )  # fmt: skip
 
 
+class _Images(ctypes.Structure):
+    """Images to change: as Images in operate.c."""
+
+    _fields_ = (
+        ("images", ctypes.c_void_p), ("operations", ctypes.c_char_p), ("channels", ctypes.c_int),
+        ("height", ctypes.c_int), ("width", ctypes.c_int), ("each", ctypes.c_int),
+        ("count", ctypes.c_int), ("taken", ctypes.c_int),
+    )  # fmt: skip
+
+
 @functools.cache  # a library: the same in every process
 def _library() -> ctypes.CDLL | str:
     """The compiled core, or why there is none."""
@@ -90,6 +100,7 @@ def _library() -> ctypes.CDLL | str:
         ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_int64, ctypes.c_void_p,
         ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_void_p,
     ]  # fmt: skip
+    library.packio_operate.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Images), ctypes.c_int]
     library.packio_choose(1)
     return library
 
@@ -100,11 +111,11 @@ def why_not() -> str | None:
     return library if isinstance(library, str) else None
 
 
-def require(decoder: str) -> None:
-    """Check that the core is there, for a decoder that needs it."""
+def require(what: str) -> None:
+    """Check that the core is there, which an option or a function needs."""
     if reason := why_not():
         raise MissingPackageError(
-            f"decoder={decoder!r}: packio's native core is not here: {reason}; "
+            f"{what}: packio's native core is not here: {reason}; "
             "try: apt install gcc, then pip install --force-reinstall packio"
         )
 
@@ -124,6 +135,7 @@ class _Memory:
             raise RuntimeError(library)  # noqa: TRY004 (it is not the caller's mistake)
         self.make, self.find_points = library.packio_make, library.packio_find_points
         self.make_slice = library.packio_make_slice
+        self.operate = library.packio_operate
         self._free = library.packio_free_scratch
         self.pointer = library.packio_new_scratch()
         if not self.pointer:
@@ -177,8 +189,10 @@ def make(data: bytes, requests: bytes, count: int = 1, points: bytes = b"", layo
     return status
 
 
-def method(how: str) -> int:
-    """The core's number of an interpolation."""
+def method(how: Any) -> Any:
+    """The core's number of an interpolation, or of N."""
+    if isinstance(how, np.ndarray):
+        return np.where(how == "bicubic", _METHODS["bicubic"], _METHODS["bilinear"])
     return _METHODS.get(how, _UNRESIZED)
 
 
@@ -216,6 +230,30 @@ class Slices:
             memory.pointer, ctypes.byref(self._batch), self._MOST, declined
         )
         return declined[:lost]
+
+
+class Operations:
+    """Images of a batch that threads share out: each call changes some, in place.
+
+    ``place`` is the address of (N, C, H, W) bytes, C 1 or 3; ``operations`` are ``each`` for every
+    image, done one after the other: see Operation in core.h.
+    """
+
+    _MOST = 8  # images of a call, which takes some milliseconds: then Python heeds Ctrl-C
+
+    def __init__(self, place: int, shape: tuple[int, ...], operations: bytes, each: int) -> None:
+        count, channels, height, width = shape
+        self._images = _Images(place, operations, channels, height, width, each, count, 0)
+        self.turns = -(-count // self._MOST)
+
+    def apply(self) -> None:
+        """Change images that no thread has taken."""
+        memory = _memories().own
+        status: int = memory.operate(memory.pointer, ctypes.byref(self._images), self._MOST)
+        if status == 5:
+            raise MemoryError
+        if status:
+            raise ValueError("an operation that the core does not know")
 
 
 def seek_points(data: bytes) -> bytes:

@@ -36,6 +36,14 @@
 #endif
 #define INLINE static inline __attribute__((always_inline))
 #define COLD static __attribute__((noinline, cold))
+/* Before a loop whose turns do not depend on each other, whatever its pointers may say. */
+#if defined(__clang__)
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#elif defined(__GNUC__)
+#define INDEPENDENT _Pragma("GCC ivdep")
+#else
+#define INDEPENDENT
+#endif
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
 
@@ -100,6 +108,24 @@ typedef struct {
     int32_t level;               /* 1: the JPEG is the stored image; a power of 2 up to 64: it is a
                                     level, with sides of 1/level of the image's, rounded up */
 } Request;
+
+/* One operation on an image of 8 bits, in planes. `packio.images.native` has the same fields in the
+   same order. Each gives the pixels of Pillow; which values it takes stands at its kernel. */
+enum Operator {
+    NOTHING = 0,
+    /* kernels/tones.h */
+    BRIGHTNESS = 1, CONTRAST, SATURATION, HUE, GRAYSCALE, INVERT, POSTERIZE, SOLARIZE, SOLARIZE_ADD,
+    EQUALIZE, AUTOCONTRAST, SHARPNESS, FLIP_ACROSS, FLIP_DOWN,
+    /* kernels/warp.h */
+    AFFINE = 32, PERSPECTIVE,
+    /* kernels/blur.h */
+    BOX_BLUR = 48, GAUSSIAN_BLUR, KERNEL_BLUR,
+};
+typedef struct {
+    int32_t operator;
+    int32_t interpolation;       /* of a warp: NEAREST, BILINEAR, BICUBIC */
+    double values[12];
+} Operation;
 
 enum { IN_MEMORY = -2 };
 
@@ -238,6 +264,7 @@ typedef struct {
     uint64_t clock;
     unsigned images;
     Buffer bytes, clean, coefficients, tables, tasks, planes, turned, rows, small, axes, taps, walked, logs;
+    Buffer second, work;  /* of operations: a second image, and what a kernel needs beside it */
 } Scratch;
 
 /* How an axis of an image is resized. */
@@ -274,6 +301,8 @@ typedef struct {
     int64_t (*unstuff)(uint8_t *out, const uint8_t *at, size_t length, const uint8_t *limit);
     int (*render)(Scratch *, const Jpeg *, const Region *, const Request *, const Axis *down,
                   const Axis *across);
+    int (*operate)(Scratch *, uint8_t *image, int channels, int height, int width,
+                   const Operation *operations, int count);
 } Kernels;
 
 extern const Kernels packio_portable;

@@ -24,7 +24,8 @@ void *packio_reserve(Buffer *buffer, size_t bytes) {
 void packio_trim(Scratch *s) {
     if (++s->images % LATELY) return;
     Buffer *buffers[] = {&s->clean, &s->coefficients, &s->tables, &s->tasks, &s->planes, &s->turned,
-                         &s->rows, &s->small, &s->axes, &s->taps, &s->walked, &s->logs};
+                         &s->rows, &s->small, &s->axes, &s->taps, &s->walked, &s->logs,
+                         &s->second, &s->work};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) {
         Buffer *buffer = buffers[i];
         if (buffer->size > SMALL && buffer->needed < buffer->size / 4) {
@@ -51,7 +52,8 @@ void packio_free_scratch(Scratch *s) {
     if (!s) return;
     Buffer *buffers[] = {&s->bytes, &s->clean, &s->coefficients, &s->tables, &s->tasks, &s->planes,
                          &s->turned, &s->rows, &s->small, &s->axes, &s->taps,
-                         &s->walked, &s->logs};
+                         &s->walked, &s->logs, &s->second,
+                         &s->work};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) free(buffers[i]->memory);
     packio_drop_tables(s);
     free(s);

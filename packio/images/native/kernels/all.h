@@ -10,5 +10,13 @@
 #include "colour.h"
 #include "resize.h"
 #include "render.h"
+#include "canvas.h"
+#include "tones.h"
+#include "places.h"
+#include "nearest.h"
+#include "mixing.h"
+#include "warp.h"
+#include "blur.h"
+#include "operate.h"
 
-const Kernels KERNELS = {decode, walk, crc32c, unstuff, render};
+const Kernels KERNELS = {decode, walk, crc32c, unstuff, render, operate};

@@ -45,6 +45,13 @@ _PUBLIC = {  # name → module
         "measuring.doctor": "doctor",
         "measuring.timing": "Timer",
         "measuring.watching": "MemoryFormatWarning watch",
+        "ops.erasing": "RandomErasing",
+        "ops.policies": "AutoAugment RandAugment TrivialAugmentWide",
+        "ops.timm": "TimmRandAugment",
+        "ops.transform": "RandomApply",
+        "ops.transforms": "ColorJitter GaussianBlur RandomAdjustSharpness RandomAffine "
+        "RandomAutocontrast RandomEqualize RandomGrayscale RandomHorizontalFlip RandomInvert "
+        "RandomPerspective RandomPosterize RandomRotation RandomSolarize RandomVerticalFlip",
         "packing.adding_field": "add_field drop_field",
         "packing.appending": "append",
         "packing.making": "convert merge pack",
@@ -60,6 +67,7 @@ _PUBLIC = {  # name → module
 __all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604 (names of the table above, all strings)
 
 if TYPE_CHECKING:
+    from packio import ops as ops
     from packio.batches.collating import collate as collate
     from packio.batches.decoding import decode as decode
     from packio.batches.decoding import seek_points as seek_points
@@ -104,6 +112,26 @@ if TYPE_CHECKING:
     from packio.measuring.timing import Timer as Timer
     from packio.measuring.watching import MemoryFormatWarning as MemoryFormatWarning
     from packio.measuring.watching import watch as watch
+    from packio.ops.erasing import RandomErasing as RandomErasing
+    from packio.ops.policies import AutoAugment as AutoAugment
+    from packio.ops.policies import RandAugment as RandAugment
+    from packio.ops.policies import TrivialAugmentWide as TrivialAugmentWide
+    from packio.ops.timm import TimmRandAugment as TimmRandAugment
+    from packio.ops.transform import RandomApply as RandomApply
+    from packio.ops.transforms import ColorJitter as ColorJitter
+    from packio.ops.transforms import GaussianBlur as GaussianBlur
+    from packio.ops.transforms import RandomAdjustSharpness as RandomAdjustSharpness
+    from packio.ops.transforms import RandomAffine as RandomAffine
+    from packio.ops.transforms import RandomAutocontrast as RandomAutocontrast
+    from packio.ops.transforms import RandomEqualize as RandomEqualize
+    from packio.ops.transforms import RandomGrayscale as RandomGrayscale
+    from packio.ops.transforms import RandomHorizontalFlip as RandomHorizontalFlip
+    from packio.ops.transforms import RandomInvert as RandomInvert
+    from packio.ops.transforms import RandomPerspective as RandomPerspective
+    from packio.ops.transforms import RandomPosterize as RandomPosterize
+    from packio.ops.transforms import RandomRotation as RandomRotation
+    from packio.ops.transforms import RandomSolarize as RandomSolarize
+    from packio.ops.transforms import RandomVerticalFlip as RandomVerticalFlip
     from packio.packing import convert as convert
     from packio.packing import pack as pack
     from packio.packing.adding_field import add_field as add_field
@@ -119,6 +147,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "ops":
+        return importlib.import_module("packio.ops")
     if name not in _PUBLIC:
         raise AttributeError(f"module 'packio' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"packio.{_PUBLIC[name]}"), name)
@@ -127,4 +157,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, "ops"])

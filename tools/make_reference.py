@@ -32,6 +32,7 @@ _ROOMS = {
     "packs": "Open packs, and index containers that others wrote.",
     "datasets": "Read packs in PyTorch. All datasets take the arguments of `PackDataset`.",
     "loading": "Load batches: loaders, samplers, prefetching.",
+    "ops": "Change images: random transforms for `transform=`, and `packio.ops`, the functions.",
     "batches": "Make one batch of samples.",
     "images": "Crops, floats, and the memory layout of batches.",
     "sample": "One sample of an open pack.",
@@ -62,6 +63,8 @@ def _room(room: str, names: list[str]) -> str:
         if _shows_inherited(getattr(packio, name)):
             lines += ["    options:", "      inherited_members: true"]
         lines += [""]
+    if room == "ops":
+        lines += ["## Functions", "", "::: packio.ops", "    options:", "      members: true", ""]
     return "\n".join(lines)
 
 

@@ -42,7 +42,7 @@ class _View:
     ) -> None:
         size = crop.output_size if crop is not None else None
         channels = CHANNELS.get(settings.decoder.mode)
-        self._device, self._how = device, crop.interpolation if crop else "nearest"
+        self._device = device
         self._batch: torch.Tensor | None = None
         self._images = [torch.empty(0)] * count
         if size is not None and channels is not None:
@@ -58,7 +58,7 @@ class _View:
         box = devices.orient(box, need.orientation)
         frame = need.frame
         out = self._images[slot] if self._batch is not None else self._zeros(len(box), *frame[8:10])
-        devices.render(box, frame, out, hflip=need.hflip, vflip=need.vflip, how=self._how)
+        devices.render(box, frame, out, hflip=need.hflip, vflip=need.vflip, how=need.how)
         if self._batch is None:
             self._images[slot] = devices.round_to_uint8(out)
 

@@ -18,7 +18,7 @@ from packio.images import frames, regions
 from packio.images.bucketing import BucketCrop
 from packio.images.decoders import Decoder
 from packio.images.frames import Integer, Placement
-from packio.images.geometry import Geometry, Uniforms
+from packio.images.geometry import Geometry, RandomResizedCrop, Uniforms
 from packio.images.regions import Need
 from packio.packs.table import FEW, Row, RowList
 from packio.sample.record import IMAGE
@@ -216,7 +216,8 @@ def _placements(
         frame = crop.frame(height, width, own) if crop else frames.whole(height, width)
         hflip = settings.hflip > 0 and flips[0] < settings.hflip
         vflip = settings.vflip > 0 and flips[1] < settings.vflip
-        placements.append(Placement(frame, orientation, hflip, vflip))
+        how = crop.draw_interpolation(own) if isinstance(crop, RandomResizedCrop) else None
+        placements.append(Placement(frame, orientation, hflip, vflip, how))
     return placements
 
 
@@ -225,7 +226,13 @@ def find_needs(
 ) -> list[Need]:
     hows = [crop.interpolation if crop else "nearest" for crop in settings.views]
     return [
-        regions.compute_need(placement, height, width, how, fast=settings.fast)
+        regions.compute_need(
+            placement,
+            height,
+            width,
+            how if placement.how is None else placement.how,
+            fast=settings.fast,
+        )
         for how, placement in zip(hows, placements, strict=True)
     ]
 

@@ -85,7 +85,6 @@ class ConcatPacks(Dataset):
         self._outputs = Outputs(packs, self._fields, self._options, self._moves)
         self._ends = np.cumsum([len(d) for d in self.datasets])
         self._order = Positions()
-        self._is_random = any(d._is_random for d in self.datasets)
         self._seed = first._seed if seed is None else Seed(seed)
         self.seeded = first.seeded or seed is not None
         self._guesses = Guesses()

@@ -69,7 +69,6 @@ class Dataset(SeededMixin, torch.utils.data.Dataset[Any]):
     _outputs: Outputs
     _guesses: Guesses
     _tally: Tally  # of the first part
-    _is_random: bool  # whether any sample needs random numbers
     _order = Positions()  # of the samples among those of all parts
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -96,6 +95,11 @@ class Dataset(SeededMixin, torch.utils.data.Dataset[Any]):
         return self._tally.epoch
 
     @property
+    def _is_random(self) -> bool:
+        """Whether any sample needs random numbers."""
+        return any(part._is_random for part in self._parts)
+
+    @property
     def gives_tensors(self) -> bool:
         """Whether images are tensors; what a transform or a derived class makes may be one."""
         is_ours = self._is_plain and not self._overrides("__getitem__", "__getitems__")
@@ -104,7 +108,7 @@ class Dataset(SeededMixin, torch.utils.data.Dataset[Any]):
     @property
     def is_normalized(self) -> bool:
         """Whether images are normalised floats, by `packio.Normalize` as the transform."""
-        return any(part._normalize is not None for part in self._parts)
+        return any(part._is_normalized for part in self._parts)
 
     @property
     def image_places(self) -> tuple[Any, ...] | None:
@@ -408,10 +412,10 @@ class Dataset(SeededMixin, torch.utils.data.Dataset[Any]):
 
     def _transformed(self, values: dict[str, Any], position: int, owner: int) -> dict[str, Any]:
         part = self._parts[owner]
-        transform = None if part._normalize else part.transform  # which has been done
+        each = [pipeline.rest for pipeline in part._pipelines]  # all else has been done
         try:
             return transform_sample(
-                values, part._fields.kinds, part.transforms, transform, part.target_transform
+                values, part._fields.kinds, part.transforms, each, part.target_transform
             )
         except TransformError as error:
             where = f"{part.pack.path}, sample {position} ({part.pack.key(position)!r})"

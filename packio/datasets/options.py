@@ -14,6 +14,8 @@ from packio.batches import draws
 from packio.errors import OptionError
 from packio.images import bucketing, floats, geometry, regions
 from packio.images.geometry import Geometry, accept_crop, check_probability
+from packio.ops import reading as compose
+from packio.ops.transform import Transform
 from packio.packs.opening import Pack
 from packio.storage import urls
 from packio.system.signatures import BY_POSITION
@@ -71,6 +73,7 @@ def check(options: Mapping[str, Any]) -> dict[str, Any]:
     for name, allowed in choices.items():
         if options[name] not in allowed:
             raise OptionError(f"{name}={options[name]!r}: expected one of {allowed}")
+    options = _read_compose(options)
     for name in ("hflip", "vflip"):
         check_probability(name, options[name])
     if options["output"] != "tensor" and options["dtype"] != torch.uint8:
@@ -146,24 +149,64 @@ def _check_views(options: Mapping[str, Any]) -> None:
 
 def _check_transforms(options: Mapping[str, Any]) -> None:
     transform, views = options["transform"], options["views"]
-    if isinstance(transform, (list, tuple)) and len(transform) != len(views or ()):
+    if isinstance(transform, (list, tuple)) and views is not None and len(transform) != len(views):
         raise OptionError(
-            f"transform={transform!r}: a list has a transform for each of views=, here "
-            f"{len(views or ())}; torchvision's Compose makes one of several"
+            f"transform= has {len(transform)} items, views= has {len(views)}; the same for each "
+            f"view: transform=[[…]] * {len(views)}"
         )
     for name in SETTABLE[:3]:
-        each = options[name] if isinstance(options[name], (list, tuple)) else [options[name]]
-        if not all(one is None or callable(one) for one in each):
-            raise OptionError(f"{name}={options[name]!r}: expected a function, or another callable")
-    if isinstance(transform, floats.Normalize) and options["output"] != "tensor":
+        _check_functions(name, options[name])
+    is_normal = any(isinstance(one, floats.Normalize) for one in _flatten(transform))
+    if is_normal and options["output"] != "tensor":
         raise OptionError(
             f"transform=packio.Normalize needs output='tensor'; output is {options['output']!r}"
         )
     if options["transforms"] is None:
         return
+    if any(isinstance(one, Transform) for one in _flatten(options["transforms"])):
+        raise OptionError(
+            "transforms=: packio's own go into transform=; masks and boxes follow them"
+        )
     for name in ("transform", "target_transform", "views"):
         if options[name] is not None:
             raise OptionError(f"transforms= and {name}= exclude each other")
+
+
+def _check_functions(name: str, given: Any) -> None:
+    """Check that a transform, or each of a list, can be called."""
+    each = _flatten(given)
+    if any(isinstance(one, Geometry) for one in each):
+        raise OptionError(f"{name}=: a crop goes into crop=, or into views=")
+    if any(isinstance(one, str) and one.startswith("rand-") for one in each):
+        raise OptionError(f"{name}={given!r}: expected packio.TimmRandAugment of it")
+    if not all(one is None or callable(one) for one in each):
+        raise OptionError(f"{name}={given!r}: expected a function, or another callable")
+
+
+def _read_compose(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Take what a Compose of torchvision or timm has: crop, flips, and steps that packio makes.
+
+    A Compose is read if it begins with Pillow's image, and nobody asks for such images.
+    """
+    if options["output"] != "tensor" or options["views"] is not None:
+        return options
+    reading = compose.read(options["transform"])
+    if reading is None:
+        return options
+    twice = [name for name in reading.options if options[name]]
+    if twice:
+        raise OptionError(
+            f"{', '.join(f'{name}=' for name in twice)} and a Compose that begins with the same: "
+            "leave out one of both"
+        )
+    return {**options, **reading.options, "transform": reading.steps or None}
+
+
+def _flatten(given: Any) -> list[Any]:
+    """The items of a list, and of those in it; or the one thing that is none."""
+    if not isinstance(given, (list, tuple)):
+        return [given]
+    return [one for item in given for one in _flatten(item)]
 
 
 def describe(options: Mapping[str, Any], digest: str, samples: int) -> dict[str, Any]:

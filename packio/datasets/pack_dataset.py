@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import operator
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -14,17 +15,21 @@ import torch
 
 from packio.batches import images, samples
 from packio.batches.framing import Draw, Settings
-from packio.batches.samples import MadeSamples
+from packio.batches.samples import FieldColumns, MadeSamples
 from packio.datasets import options, selection
 from packio.datasets.dataset import Dataset
+from packio.datasets.explaining import explain
 from packio.datasets.fields import READS, Outputs, Spec, convert, fields_of_pack
 from packio.datasets.lookahead import Guesses
 from packio.datasets.shared_state import Positions, Seed, Tally, Targets
 from packio.datasets.transforms import warn_of_moves
-from packio.errors import DecodeError, KeyNotFoundError, OptionError
+from packio.errors import DecodeError, KeyNotFoundError, OptionError, TransformError
 from packio.images.decoders import MAX_PIXELS, Decoder
 from packio.images.floats import Normalize, to_floats
 from packio.images.geometry import Geometry
+from packio.ops.following import follow
+from packio.ops.pipeline import Pipeline
+from packio.ops.pipeline import split as split_transform
 from packio.packs import caches, opening
 from packio.packs.table import Row
 from packio.sample.record import IMAGE
@@ -67,7 +72,9 @@ class PackDataset(Dataset):
         output: "tensor": (C, H, W), contiguous; "numpy": (H, W, C), contiguous; "pil". Under
             "pil", boxes and arrays are NumPy arrays.
         dtype: Of tensors: torch.uint8 (as decoded), or a float type, scaled to 0..1.
-        transform: Called with each image of the field "image"; albumentations' too. With `views`
+        transform: Of each image of the field "image": a Compose of torchvision or timm, of which
+            packio makes what it can itself (`explain` tells); a transform of packio, as
+            `packio.RandAugment`, or a list; or a function, as of albumentations. With `views`
             also a list of them, one for each view. `packio.Normalize` makes normalised floats, of
             ``dtype`` or float32, of all images.
         target_transform: Called with each label.
@@ -174,7 +181,7 @@ class PackDataset(Dataset):
         fields: Spec | None = None,
         output: str = "tensor",
         dtype: torch.dtype = torch.uint8,
-        transform: Callable[[Any], Any] | Sequence[Callable[[Any], Any]] | None = None,
+        transform: Callable[[Any], Any] | Sequence[Any] | None = None,
         target_transform: Callable[[Any], Any] | None = None,
         transforms: Callable[..., Any] | None = None,
         ignore_index: int = 255,
@@ -196,6 +203,8 @@ class PackDataset(Dataset):
         given = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
         is_new = "_options" not in vars(self)  # and no copy that `with_options` makes
         self._options = options.check(given)
+        taken = {n for n in ("crop", "hflip", "vflip") if self._options[n] and not given[n]}
+        self._of_compose = taken  # options that a Compose has given
         if is_new:
             self._check_class()
         if isinstance(path, opening.Pack):
@@ -215,13 +224,13 @@ class PackDataset(Dataset):
         self._is_part = False  # whether of what was chosen only some are left
         # mapped here, so that forked workers share the map, and what has been checked in it
         _ = self.pack.raw_rows
-        self.transform = transform
+        self.transform = self._options["transform"]
         self.target_transform: Callable[[Any], Any] | None = target_transform
         self.transforms: Callable[[Any, Any], Any] | None = transforms
         self._fields = fields_of_pack(fields, self.pack)
-        warn_of_moves(transform, self._fields.kinds)
         self._settings = Settings(
-            self._options["views"] or (self._options["crop"],), hflip, vflip,
+            self._options["views"] or (self._options["crop"],),
+            self._options["hflip"], self._options["vflip"],
             Decoder(decoder, mode, max_pixels=max_pixels), exif_orientation, fidelity == "fast",
             self._fields.kinds, ignore_index,
         )  # fmt: skip
@@ -229,11 +238,12 @@ class PackDataset(Dataset):
         self._are_little = images.are_little(self.pack)
         self._decoding: Threads | None = None  # made when first needed
         self._tally = Tally()
-        self._is_random = self._settings.is_random
+        self._split: tuple[Any, Any, Sequence[Pipeline]] | None = None
         self._outputs = Outputs([self.pack], self._fields, self._options)
         self._seed = Seed(seed)
         self.seeded = seed is not None
         self._guesses = Guesses()
+        _ = self._pipelines  # which may warn
 
     def _open(self, path: str | os.PathLike[str], access: str | None) -> opening.Pack:
         names = ("index", "trust_plain_pickle", "database")
@@ -322,12 +332,16 @@ class PackDataset(Dataset):
             raise OptionError(f"no such option: {', '.join(unknown)}")
         names = ("transform", "target_transform", "transforms")
         current = {name: getattr(self, name) for name in names}
+        if "transform" in options:  # it comes with a crop and flips of its own
+            current |= {name: _DEFAULTS[name] for name in self._of_compose}
         split = self._options["split"]
         if self._is_part and options.get("split", split) != split:
             raise OptionError("split=: this is a part of a dataset; take the split first")
         other = copy.copy(self)  # a derived class may have attributes, and an __init__ of its own
         PackDataset.__init__(other, **{**self._options, "path": self.pack, **current, **options})
         own = vars(other)
+        if "transform" not in options:
+            own.update(_of_compose=self._of_compose)
         if "seed" not in options:
             own.update(_seed=self._seed, seeded=self.seeded)
         own["_tally"] = self._tally if set(options) <= {"threads"} else Tally(self.epoch)
@@ -353,25 +367,77 @@ class PackDataset(Dataset):
         """
         return selection.save(self.pack, self._chosen_positions(), out, overwrite=overwrite)
 
+    def explain(self, samples: int = 32) -> str:
+        """Say what each step of making an image costs, and who does it.
+
+        Args:
+            samples: How many of the first samples are made, to measure each step.
+
+        Returns:
+            A table as text: µs an image, the step, and whether packio's core does it for a whole
+            batch, or your function is called with each image.
+        """
+        plain = self.with_options(
+            transform=None,
+            transforms=None,
+            dtype=torch.uint8,
+            output="tensor",
+            threads=1,
+            fields="image",
+            **{n: self._options[n] for n in ("hflip", "vflip")},
+        )
+        if not len(self):
+            raise OptionError("explain: the dataset has no samples")
+        shown = plain.subset(range(max(1, min(samples, len(self)))))
+        flips = [f", {n}={self._options[n]}" for n in ("hflip", "vflip") if self._options[n]]
+        types = [self._dtype(IMAGE, view) for view in range(len(self._settings.views))]
+        crops = self._settings.views
+        each = [shown.with_options(views=None, crop=crop) for crop in crops]
+        names = [f"{'whole images' if crop is None else crop}{''.join(flips)}" for crop in crops]
+        views = list(zip(names, each, self._pipelines, types, strict=True))
+        return explain(views, self._options["output"])
+
     # ---- as a part of a dataset: of itself, or of a `ConcatPacks` ----
 
     @property
     def _is_plain(self) -> bool:
-        is_own = self.transform is None or self._normalize is not None
+        is_own = self.transform is None or not any(one.rest for one in self._pipelines)
         return is_own and self.target_transform is None and self.transforms is None
 
     @property
-    def _normalize(self) -> Normalize | None:
-        """The transform, if images become floats by it as they are made."""
-        own = self.transform
-        is_last = self._options["output"] == "tensor" and self.transforms is None
-        return own if type(own) is Normalize and is_last else None  # a user's class may do more
+    def _pipelines(self) -> Sequence[Pipeline]:
+        """The transform of each view, split; the transform may be set at any time."""
+        kept = self._split
+        if kept is None or kept[0] is not self.transform or kept[1] is not self.transforms:
+            views, own, output = self._settings.views, self.transform, self._options["output"]
+            is_each = self._options["views"] is not None and isinstance(own, (list, tuple))
+            each = own if is_each else [own] * len(views)
+            if len(each) != len(views):
+                raise TransformError(f"{len(each)} transforms for {len(views)} views of an image")
+            last = self.transforms is None
+            split = [split_transform(one, output=output, is_last=last) for one in each]
+            kept = self._split = own, self.transforms, split
+            native, rest = ([one for p in split for one in part(p)] for part in _PARTS)
+            warn_of_moves(native, rest, self._fields.kinds)
+        return kept[2]
 
-    def _dtype(self, name: str = IMAGE) -> torch.dtype:
-        """The type of the images of a field as they are made."""
+    @property
+    def _is_normalized(self) -> bool:
+        each = [pipeline.normalize for pipeline in self._pipelines]
+        return any(one is not None and not one.only_scales for one in each)
+
+    def _dtype(self, name: str = IMAGE, view: int | None = None) -> torch.dtype:
+        """The type of the images of a field as they are made, of a view or of any."""
         dtype: torch.dtype = self._options["dtype"]
-        is_normal = name == IMAGE and self._normalize is not None
+        pipelines = self._pipelines if view is None else self._pipelines[view : view + 1]
+        is_normal = name == IMAGE and any(one.normalize is not None for one in pipelines)
         return torch.float32 if is_normal and dtype == torch.uint8 else dtype
+
+    @property
+    def _is_random(self) -> bool:
+        if self._settings.is_random:
+            return True
+        return self.transform is not None and any(one.is_random for one in self._pipelines)
 
     def _part(self: Self, indices: np.ndarray) -> Self:
         part, chosen = copy.copy(self), Positions(self._positions(indices))
@@ -410,7 +476,8 @@ class PackDataset(Dataset):
         """Make samples at (N,) positions of the pack; images go to ``out``; bad ones are there."""
         if not self._fields.kinds:
             return MadeSamples({}, {})
-        is_float = self._dtype().is_floating_point
+        is_changed = self.transform is not None or self._options["dtype"] != torch.uint8
+        is_float = is_changed and self._dtype().is_floating_point
         settings = self._settings.for_floats if is_float else self._settings
         given, before = None if is_float else out, settings.counts
         try:
@@ -419,17 +486,34 @@ class PackDataset(Dataset):
             self._count(before)
         if self._options["output"] == "pil" and settings.decoder.mode == "UNCHANGED":
             self._check_pillow_holds(made, positions)
-        for name in self._images if is_float else ():
-            into = out if name == IMAGE else None
-            views = made.columns[name]
-            made.columns[name] = [self._floats(name, view, threads, into) for view in views]
+        for number in range(len(settings.views)) if is_changed else ():
+            self._change(made.columns, number, draw, threads, out)
         return made
 
+    def _change(
+        self, columns: FieldColumns, number: int, draw: Draw, threads: Threads | None = None,
+        out: torch.Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """Run the pipeline of a view on its images; masks and boxes follow."""
+        pipeline = self._pipelines[number]
+        if IMAGE in columns:
+            done = pipeline.operate(columns[IMAGE][number], draw, number, threads)
+            if done and len(self._fields.kinds) > 1:
+                kinds = self._fields.kinds
+                follow(columns, kinds, number, done, self._settings.ignore_index)
+        for name in self._images:
+            own = pipeline.normalize if name == IMAGE else None
+            into = out if name == IMAGE else None
+            images = columns[name][number]
+            columns[name][number] = self._floats(name, number, images, own, threads, into)
+        if IMAGE in columns:
+            pipeline.erase(columns[IMAGE][number], draw, number)
+
     def _floats(
-        self, name: str, view: Any, threads: Threads | None = None, out: torch.Tensor | None = None
-    ) -> Any:
-        """Make floats of the images of a view: a tensor, or a list, with None for no image."""
-        dtype, normalize = self._dtype(name), self._normalize if name == IMAGE else None
+        self, name: str, number: int, view: Any, normalize: Normalize | None,
+        threads: Threads | None, out: torch.Tensor | None = None,
+    ) -> Any:  # fmt: skip
+        dtype = self._dtype(name, number)
         if not dtype.is_floating_point:  # beside an image that is normalised
             return view
         if isinstance(view, list):
@@ -490,12 +574,16 @@ class PackDataset(Dataset):
     def _make_one(self, row: Row, index: int | None) -> dict[str, list[Any]]:
         """Make the decoded fields of one sample: a value a view, in the form asked for."""
         before, output = self._settings.counts, self._options["output"]
+        key, lane, size = self._draw_one(index)
         try:
-            made = samples.make_one(self.pack, self._settings, row, *self._draw_one(index))
+            made = samples.make_one(self.pack, self._settings, row, key, lane, size)
         finally:
             self._count(before)
-        for name in self._images if self._dtype().is_floating_point else ():
-            made[name] = self._floats(name, made[name])
+        if self.transform is not None or self._options["dtype"] != torch.uint8:
+            columns: FieldColumns = {n: [[view] for view in views] for n, views in made.items()}
+            for number in range(len(self._settings.views)):
+                self._change(columns, number, Draw(key, np.array([lane])))
+            made = {name: [view[0] for view in views] for name, views in columns.items()}
         if output == "tensor":
             return made
         kinds = self._fields.kinds
@@ -503,6 +591,7 @@ class PackDataset(Dataset):
             return {name: [convert(kinds[name], v, output) for v in made[name]] for name in made}
 
 
+_PARTS = operator.attrgetter("transforms"), operator.attrgetter("rest")  # of a pipeline
 _DEFAULTS = {p.name: p.default for p in inspect.signature(PackDataset).parameters.values()}
 
 

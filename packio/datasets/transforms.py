@@ -24,17 +24,33 @@ _MOVING = re.compile(
 )
 
 
-def warn_of_moves(transform: Any, kinds: Mapping[str, str]) -> None:
-    """Warn of a transform of the image alone that moves it, where masks or boxes belong to it."""
-    left = [n for n, kind in kinds.items() if n != IMAGE and (kind in PIXELS or n == "boxes")]
-    moving = [n for n in map(_name, _each(transform)) if _MOVING.search(n)] if left else []
-    if moving:
+def warn_of_moves(native: Sequence[Any], rest: Sequence[Any], kinds: Mapping[str, str]) -> None:
+    """Warn of a transform that moves the image, where something that belongs to it stays.
+
+    Masks and boxes follow the ``native`` ones, if the image is among the fields.
+    """
+    further = [n for n, kind in kinds.items() if n != IMAGE and kind == "image"]
+    others = [n for n, kind in kinds.items() if kind == "mask" or n == "boxes"]
+    moving = _find_moving(rest)
+    left = further + others if moving else further
+    if further or (others and IMAGE not in kinds):
+        own = _find_moving(native)
+        left = left if not own or IMAGE in kinds else further + others
+        moving = own + moving
+    if moving and left:
         warnings.warn(
             f"transform= gets the image alone: {', '.join(moving)} moves it, and {', '.join(left)} "
-            "do not follow; give it as transforms=, which gets all of them, or use crop=, hflip=, "
-            "vflip=",
+            "do not follow; give torchvision's v2 transforms as transforms=, which get all of "
+            "them, or packio's own first in transform=, or use crop=, hflip=, vflip=",
             stacklevel=3,
         )
+
+
+def _find_moving(transforms: Sequence[Any]) -> list[str]:
+    """Names of those that move an image, by their own name or that of a class they derive from."""
+    each = list(_each(list(transforms)))
+    names = [" ".join([_name(one), *(kind.__name__ for kind in type(one).__mro__)]) for one in each]
+    return [_name(one) for one, n in zip(each, names, strict=True) if _MOVING.search(n)]
 
 
 def _each(transform: Any) -> Iterator[Any]:
@@ -50,21 +66,21 @@ def _each(transform: Any) -> Iterator[Any]:
 
 def transform_sample(
     values: dict[str, Any], kinds: Mapping[str, str], transforms: Callable[..., Any] | None,
-    transform: Callable[[Any], Any] | Sequence[Callable[[Any], Any]] | None,
+    each: Sequence[Sequence[Callable[[Any], Any]]],
     target_transform: Callable[[Any], Any] | None,
 ) -> dict[str, Any]:  # fmt: skip
     """Apply the transforms of a dataset to one sample, the joint ones first."""
     if transforms is not None:
         values |= _joint(transforms, values, kinds)
-    if transform is not None and IMAGE in values:
+    if any(each) and IMAGE in values:
         image = values[IMAGE]
-        views = image if isinstance(image, tuple) else (image,)
-        each = transform if isinstance(transform, (list, tuple)) else [transform] * len(views)
+        views = list(image) if isinstance(image, tuple) else [image]
         if len(each) != len(views):
             raise TransformError(f"{len(each)} transforms for {len(views)} views of an image")
-        made = [_apply(one, {IMAGE: view})[0] for one, view in zip(each, views, strict=True)]
-        images = tuple(map(_contiguous, made))
-        values[IMAGE] = images if isinstance(image, tuple) else images[0]
+        for number, transforms_of_view in enumerate(each):
+            for transform in transforms_of_view:
+                views[number] = _contiguous(apply_transform(transform, {IMAGE: views[number]})[0])
+        values[IMAGE] = tuple(views) if isinstance(image, tuple) else views[0]
     if target_transform is not None and "label" in values:
         label = values["label"]
         try:
@@ -77,7 +93,7 @@ def transform_sample(
     return values
 
 
-def _apply(transform: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+def apply_transform(transform: Callable[..., Any], values: Mapping[str, Any]) -> Any:
     """Call a transform, albumentations' too, with some values: it returns as many."""
     try:
         if type(transform).__module__.partition(".")[0] == "albumentations":
@@ -108,7 +124,9 @@ def _joint(
     boxes = [name for name in values if kinds.get(name) == BOXES]
     order = (IMAGE, MASK, *pixels, "boxes", LABELS, *boxes, "label")
     names = [name for name in dict.fromkeys(order) if name in values]
-    results = _apply(transforms, _as_tv_tensors({name: values[name] for name in names}, kinds))
+    results = apply_transform(
+        transforms, _as_tv_tensors({name: values[name] for name in names}, kinds)
+    )
     if not isinstance(results, (tuple, list)) or len(results) != len(names):
         raise TransformError(
             f"the transforms {_name(transforms)} returned {type(results).__name__}; "

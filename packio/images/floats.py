@@ -30,6 +30,8 @@ class Normalize:
 
     Args:
         mean, std: Of each channel, of values in 0..1; a single one is for all channels.
+        scales_by_product: Multiply by 1 / 255, as torchvision's v2.ToDtype does, where the last
+            bit of a value may differ from that of x / 255.
 
     Raises:
         OptionError: a mean or a standard deviation is none of values in 0..1.
@@ -37,6 +39,7 @@ class Normalize:
 
     mean: Sequence[float]
     std: Sequence[float]
+    scales_by_product: bool = dataclasses.field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("mean", "std"):
@@ -57,6 +60,11 @@ class Normalize:
                 f"{said}: expected means in 0..1 and standard deviations above 0 of values in "
                 "0..1, not in 0..255"
             )
+
+    @property
+    def only_scales(self) -> bool:
+        """Whether values of 0..1 stay as they are."""
+        return {*self.mean} == {0.0} and {*self.std} == {1.0}
 
     def __call__(self, image: Any) -> torch.Tensor:
         """Make floats of images, (…, C, H, W): float32 of integers; floats keep their type."""
@@ -137,7 +145,9 @@ def compute(images: torch.Tensor, dtype: torch.dtype, normalize: Normalize | Non
     """As `to_floats`, by arithmetic, on any device."""
     values = images.to(torch.float32)
     if not images.dtype.is_floating_point:
-        values = values / torch.iinfo(images.dtype).max
+        most = torch.iinfo(images.dtype).max
+        is_product = normalize is not None and normalize.scales_by_product
+        values = values * (1.0 / most) if is_product else values / most
     if normalize is not None:
         mean, std = (_constants(each, images.device) for each in (normalize.mean, normalize.std))
         values = (values - mean) / std

@@ -106,6 +106,7 @@ class Placement(NamedTuple):
     orientation: int = 1  # Exif's, 1..8, to turn the stored image by
     hflip: bool = False  # of the output
     vflip: bool = False
+    how: Any = None  # the interpolation, if that is drawn; else it is the crop's
 
 
 def each(columns: T, count: int) -> list[T]:

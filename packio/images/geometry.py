@@ -94,6 +94,9 @@ class _Sized:
         return _pair(self.size)
 
 
+_TRIED = 22  # numbers of the place and of ten tries
+
+
 @dataclasses.dataclass(frozen=True)
 class RandomResizedCrop(_Sized):
     """A box of random area and aspect ratio, resized; distributed as torchvision's.
@@ -102,7 +105,8 @@ class RandomResizedCrop(_Sized):
         size: Of the output, pixels: an int for a square, or (height, width).
         scale: Range of the box's share of the image's area.
         ratio: Range of the box's width / height, drawn log-uniformly.
-        interpolation: "bilinear", "bicubic", "area" or "nearest"; antialiased.
+        interpolation: "bilinear", "bicubic", "area" or "nearest"; antialiased. "random": bilinear
+            or bicubic, drawn for each image, as timm does.
 
     Source: torchvision 0.28, ``RandomResizedCrop.get_params``: up to ten tries, then the central
     box of the nearest allowed ratio.
@@ -112,11 +116,12 @@ class RandomResizedCrop(_Sized):
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     interpolation: str = "bilinear"
 
-    draws = 22  # the place, then ten tries of area and ratio
+    draws = 23  # the place, then ten tries of area and ratio; the interpolation
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_interpolation(self.interpolation)
+        if self.interpolation != "random":
+            check_interpolation(self.interpolation)
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
             raise OptionError(f"scale={self.scale!r}: expected 0 < low <= high <= 1")
         if not 0 < self.ratio[0] <= self.ratio[1] < math.inf:
@@ -126,11 +131,17 @@ class RandomResizedCrop(_Sized):
     def _log_ratio(self) -> tuple[float, float]:
         return math.log(self.ratio[0]), math.log(self.ratio[1])
 
+    def draw_interpolation(self, u: Uniforms) -> Any:
+        """The interpolation of an image, or of N, if that is drawn; else None."""
+        if self.interpolation != "random":
+            return None
+        return where(u[_TRIED] < 0.5, "bilinear", "bicubic")
+
     def frame(self, height: Integer, width: Integer, u: Uniforms) -> Frame:
-        """Frame of an upright image of this size, for 22 random numbers."""
+        """Frame of an upright image of this size, for `draws` random numbers."""
         if isinstance(height, np.ndarray):
             return self._frames(height, width, u)
-        for k in range(2, self.draws, 2):
+        for k in range(2, _TRIED, 2):
             h, w = self._tried(height, width, u[k], u[k + 1], math.exp, math.sqrt, round)
             if 0 < w <= width and 0 < h <= height:
                 top, left = int(u[0] * (height - h + 1)), int(u[1] * (width - w + 1))
@@ -141,7 +152,7 @@ class RandomResizedCrop(_Sized):
         """Frames of N images: each try for all that need it (13 % need two), the last alone."""
         h, w = np.empty_like(height), np.empty_like(width)
         rest = np.arange(len(height))
-        for k in range(2, self.draws, 2):
+        for k in range(2, _TRIED, 2):
             high, broad = height[rest], width[rest]
             numbers = u[k, rest], u[k + 1, rest]
             found = self._tried(high, broad, *numbers, frames.exp, np.sqrt, round_half_even)

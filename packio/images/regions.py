@@ -45,7 +45,7 @@ class Need(NamedTuple):
     hflip: bool  # of the output, left-right
     vflip: bool  # top-bottom
     fast: bool  # whether fidelity is "fast"
-    how: str  # interpolation
+    how: Any  # interpolation, a name; in columns an array of names where each image has its own
     # Divisor of the level of the image that the output is made from; 1: the image itself. Frame and
     # box are those of the image all the same.
     level: int = 1
@@ -185,7 +185,7 @@ def scale_of(need: Need) -> Integer:
 def spare(need: Need) -> Real:
     """Pixels of the box for one of the output, along the side with fewer; 0: do not shrink it."""
     f = need.frame
-    if need.how not in _SMOOTH:
+    if isinstance(need.how, str) and need.how not in _SMOOTH:  # drawn ones are smooth
         return 0.0
     own = frames.smaller(f.height / f.to_height, f.width / f.to_width)
     return frames.where(f.row_ratio != 0, frames.smaller(f.row_ratio, f.column_ratio), own)

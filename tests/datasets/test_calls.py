@@ -36,7 +36,6 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"seed": "a"}, "seed='a'.*int"),
         ({"seed": True}, "seed=True.*int"),
         ({"transform": "flip"}, "transform='flip'.*function"),
-        ({"transform": [str, str]}, "transform=.*Compose"),
         ({"transform": [str], "views": [packio.CenterCrop(8)] * 2}, "transform=.*2"),
         ({"exif_orientation": "no"}, "exif_orientation='no'.*True or False"),
     ],

@@ -145,7 +145,7 @@ class Decoder:
         self._chosen: dict[str, DecoderPlugin] = {}  # by encoding
         self._batching: DecoderPlugin | None = None  # the plugin, if it decodes batches
         if name == NATIVE:
-            native.require(name)
+            native.require(f"decoder={name!r}")
         with block_forks():  # a child of a process that imports would wait for the import for ever
             pillow.prepare()
             if name not in ("auto", NATIVE):

@@ -1,0 +1,58 @@
+"""Operations on images of bytes, with the pixels of Pillow, by the native core.
+
+Each function takes an image, (C, H, W) uint8, or a batch, (N, C, H, W), and returns a new tensor:
+
+>>> packio.ops.rotate(images, 30, interpolation="bilinear")                 # doctest: +SKIP
+"""
+
+from packio.ops.blurs import box_blur as box_blur
+from packio.ops.blurs import gaussian_blur as gaussian_blur
+from packio.ops.blurs import pillow_blur as pillow_blur
+from packio.ops.erasing import erase as erase
+from packio.ops.tones import autocontrast as autocontrast
+from packio.ops.tones import brightness as brightness
+from packio.ops.tones import contrast as contrast
+from packio.ops.tones import equalize as equalize
+from packio.ops.tones import grayscale as grayscale
+from packio.ops.tones import hue as hue
+from packio.ops.tones import invert as invert
+from packio.ops.tones import posterize as posterize
+from packio.ops.tones import saturation as saturation
+from packio.ops.tones import sharpness as sharpness
+from packio.ops.tones import solarize as solarize
+from packio.ops.tones import solarize_add as solarize_add
+from packio.ops.transform import Transform as Transform
+from packio.ops.warps import affine as affine
+from packio.ops.warps import perspective as perspective
+from packio.ops.warps import rotate as rotate
+from packio.ops.warps import shear_x as shear_x
+from packio.ops.warps import shear_y as shear_y
+from packio.ops.warps import translate_x as translate_x
+from packio.ops.warps import translate_y as translate_y
+
+__all__ = [
+    "Transform",
+    "affine",
+    "autocontrast",
+    "box_blur",
+    "brightness",
+    "contrast",
+    "equalize",
+    "erase",
+    "gaussian_blur",
+    "grayscale",
+    "hue",
+    "invert",
+    "perspective",
+    "pillow_blur",
+    "posterize",
+    "rotate",
+    "saturation",
+    "sharpness",
+    "shear_x",
+    "shear_y",
+    "solarize",
+    "solarize_add",
+    "translate_x",
+    "translate_y",
+]

@@ -1,0 +1,134 @@
+"""Random erasing: a random box of an image, of bytes or floats, gets one value or noise.
+
+Source: Zhong et al., "Random Erasing Data Augmentation", 2017, arXiv:1708.04896; the draws are
+those of torchvision 0.28, ``RandomErasing``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from packio.errors import OptionError
+from packio.ops.transform import check_probability
+
+_TRIES = 10  # boxes that are drawn until one fits into the image
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomErasing:
+    """Erase a random box of an image with a probability, as torchvision's RandomErasing.
+
+    As the last of a dataset's ``transform=``, behind `packio.Normalize`, it changes floats, and its
+    random numbers are the dataset's: see `packio.ops.Transform`.
+
+    Args:
+        p: Probability.
+        scale: (least, most) share of the image that the box has.
+        ratio: (least, most) height of the box for its width.
+        value: What the box gets: a number, one number a channel, or "random", normal noise.
+
+    Raises:
+        OptionError: a value is none of these.
+    """
+
+    p: float = 0.5
+    scale: Sequence[float] = (0.02, 0.33)
+    ratio: Sequence[float] = (0.3, 3.3)
+    value: float | Sequence[float] | str = 0
+    draws = 2 + 4 * _TRIES
+
+    def __post_init__(self) -> None:
+        check_probability("p", self.p)
+        if len(self.scale) != 2 or not 0 <= self.scale[0] <= self.scale[1] <= 1:
+            raise OptionError(
+                f"RandomErasing: scale={self.scale!r}; expected (least, most) in 0..1"
+            )
+        if len(self.ratio) != 2 or not 0 < self.ratio[0] <= self.ratio[1]:
+            raise OptionError(f"RandomErasing: ratio={self.ratio!r}; expected (least, most)")
+        values = self.value if isinstance(self.value, (list, tuple)) else [self.value]
+        are_numbers = all(isinstance(v, (int, float)) for v in values) and len(values) in (1, 3)
+        if self.value != "random" and not are_numbers:
+            raise OptionError(
+                f"RandomErasing: value={self.value!r}; expected a number, three, or 'random'"
+            )
+
+    def erase(self, image: torch.Tensor, u: Sequence[float]) -> None:
+        """Erase a box of an image, (C, H, W), in place, by ``draws`` numbers, uniform on [0, 1)."""
+        if u[0] >= self.p:
+            return
+        height, width = image.shape[-2:]
+        logs = math.log(self.ratio[0]), math.log(self.ratio[1])
+        for i in range(2, len(u), 4):
+            share = self.scale[0] + (self.scale[1] - self.scale[0]) * u[i]
+            ratio = math.exp(logs[0] + (logs[1] - logs[0]) * u[i + 1])
+            high = round(math.sqrt(height * width * share * ratio))
+            broad = round(math.sqrt(height * width * share / ratio))
+            if high < height and broad < width:
+                top = int(u[i + 2] * (height - high + 1))
+                left = int(u[i + 3] * (width - broad + 1))
+                self._fill(image[..., top : top + high, left : left + broad], u[1])
+                return
+
+    def _fill(self, box: torch.Tensor, number: float) -> None:
+        if self.value == "random":
+            generator = torch.Generator().manual_seed(int(number * 2**53))
+            box.copy_(torch.empty(box.shape, dtype=torch.float32).normal_(generator=generator))
+            return
+        values = torch.tensor(self.value, dtype=torch.float32).reshape(-1, 1, 1)
+        box.copy_(values.expand(box.shape[-3:]))
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        """Erase a box of an image, (C, H, W), or of each of a batch; returns new ones."""
+        given: Any = images
+        if not isinstance(given, torch.Tensor) or given.ndim not in (3, 4):
+            raise OptionError(f"RandomErasing: {type(images).__name__}; expected a tensor")
+        made = images.clone()
+        for image in made if made.ndim == 4 else [made]:
+            self.erase(image, torch.rand(self.draws, dtype=torch.float64).tolist())
+        return made
+
+
+def erase(
+    images: torch.Tensor, i: int, j: int, h: int, w: int, v: torch.Tensor | float
+) -> torch.Tensor:
+    """Give a box of images a value, as ``torchvision.transforms.functional.erase``.
+
+    Args:
+        images: (C, H, W) or (N, C, H, W), of any type and on any device.
+        i, j: Row and column at which the box begins.
+        h, w: Rows and columns of the box; what is outside of the images is left out.
+        v: The value: a number, or a tensor that can be expanded to the box, as (C, 1, 1) or
+            (C, h, w). It is converted to the type of ``images``.
+
+    Returns:
+        New images.
+
+    Raises:
+        OptionError: ``images`` are no tensor of 3 or 4 dimensions, the box begins outside of them
+            or has a negative side, or ``v`` cannot be expanded to it.
+    """
+    given: Any = images
+    if not isinstance(given, torch.Tensor) or given.ndim not in (3, 4):
+        said = getattr(images, "shape", type(images).__name__)
+        raise OptionError(f"erase: {said}; expected a tensor, (C, H, W) or (N, C, H, W)")
+    height, width = images.shape[-2:]
+    if not (0 <= i <= height and 0 <= j <= width and h >= 0 and w >= 0):
+        raise OptionError(
+            f"erase: i={i}, j={j}, h={h}, w={w}; expected a box that begins in images of {height} "
+            f"rows and {width} columns"
+        )
+    made = images.clone()
+    box = made[..., i : i + h, j : j + w]
+    try:
+        box[...] = v
+    except RuntimeError as error:
+        raise OptionError(
+            f"erase: v of {tuple(getattr(v, 'shape', ()))} for a box of {tuple(box.shape)}; "
+            "expected a number, or a tensor that can be expanded to the box"
+        ) from error
+    return made

@@ -1,8 +1,8 @@
 """Draw README's picture: a bar for each library, from benchmarks/results/peers.json.
 
-A group of bars shows batches of bytes, another one normalised floats. Each peer is shown by its
-fastest way, packio by its Loader with exact pixels in LMDB. Whiskers go from the slowest to the
-fastest round.
+Groups of bars show batches of bytes, normalised floats, and bytes with RandAugment. Each peer is
+shown by its fastest way, packio by its Loader with exact pixels in LMDB. Whiskers go from the
+slowest to the fastest round.
 
     python tools/readme_picture.py            # write docs/images/peers-light.svg and -dark.svg
     python tools/readme_picture.py --check    # exit with 1 where a picture is stale
@@ -24,6 +24,7 @@ IMAGES = REPOSITORY / "docs" / "images"
 Json = dict[str, Any]
 _OWN = {  # candidates of benchmarks/peers/run.py → how the picture calls them
     "packio, Loader kept exact lmdb": "packio, JPEGs as they are",
+    "packio, Loader kept exact core lmdb": "packio, JPEGs as they are",
 }
 _PEERS = {
     "torchvision": "torchvision", "ffcv": "FFCV", "dali": "DALI on the processor",
@@ -33,6 +34,7 @@ _PEERS = {
 _GROUPS = {
     "rrc224": "RandomResizedCrop(224) and flip of JPEGs of {size:.0f} kB: images per second",
     "rrc224_float": "the same, as normalised float32",
+    "randaugment": "the same as bytes, with timm's RandAugment",
 }
 _THEMES = {  # text, packio's bars, other bars, whiskers
     "light": ("#1f2328", "#c2410c", "#94a3b8", "#334155"),
@@ -54,7 +56,7 @@ class Bar(NamedTuple):
 def bars(result: Json, work: str) -> list[Bar]:
     """Choose the bars of a group, the fastest first."""
     rows: Json = result["works"][work]["candidates"]
-    chosen = dict(_OWN)
+    chosen = {name: title for name, title in _OWN.items() if name in rows}
     for peer, title in _PEERS.items():
         theirs = {name: row for name, row in rows.items() if row["peer"] == peer}
         if not theirs:

@@ -361,8 +361,50 @@ def floats(result: Json) -> str:
     return "\n".join(lines)
 
 
+def recipes(result: Json) -> str:
+    """Make a row for each recipe: packio's time, that of decoding alone, and the others'."""
+    machine = result["machine"]
+    size = f"JPEGs of {machine['bytes_an_image'] / 1000:.0f} kB (CIFAR: raw pixels)"
+    conditions = (
+        f"{machine['cpu']}, {size}, µs of a processor an image, one thread: medians (lowest to "
+        "highest); ratios of the rounds."
+    )
+    heads = "recipe", "packio", "its decoding, crop, floats", "torchvision or timm", "times as fast"
+    lines = [conditions, "", f"| {' | '.join(heads)} |", "|---|" + "---:|" * 4]
+    rows = result["microseconds"]
+    for recipe in dict.fromkeys(name.partition(":")[0] for name in rows):
+        other = next(n for n in rows if n in (f"{recipe}: torchvision", f"{recipe}: timm"))
+        names = [f"{recipe}: packio", f"{recipe}: crop", other]
+        cells = [_spread(rows[name], ",.0f") for name in names]
+        cells.append(_spread(result["ratio"][other], ".1f"))
+        lines.append(f"| {_RECIPES[recipe]} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+_RECIPES = {
+    "timm": "timm: crop, flip, RandAugment m9 mstd0.5 inc1 mmax9, normalise, erasing 0.25",
+    "reference": "torchvision's reference: crop, flip, TrivialAugmentWide, normalise, erasing 0.1",
+    "simclr": "SimCLR: two views with jitter, gray, blur of 23 pixels",
+    "dino": "DINO: two views of 224, eight of 96, with jitter, gray, Pillow's blur, solarize",
+    "mae": "MAE: bicubic crop, flip, normalise",
+    "cifar": "CIFAR: pad and crop, flip, AutoAugment, 32 x 32",
+}
+
+
+def ops_parity(result: Json) -> str:
+    """Make a row for each operation: its reference, values compared, and how many differ."""
+    lines = ["| operation | reference | values compared | differ | by at most |",
+             "|---|---|---:|---:|---:|"]  # fmt: skip
+    for name, row in result["operations"].items():
+        counts = f"{row['values']:,} | {row['differing']:,} | {row['most']}"
+        lines.append(f"| {name} | {row['reference']} | {counts} |")
+    return "\n".join(lines)
+
+
 TABLES: dict[str, tuple[str, Callable[[Json], str]]] = {
     "floats": ("floats.json", floats),
+    "recipes": ("recipes.json", recipes),
+    "ops-parity": ("ops_parity.json", ops_parity),
     "decoders": ("decode.json", decoders),
     "faults": ("faults.json", faults),
     "core": ("native.json", core),

@@ -3,8 +3,9 @@
 A way is named by what makes the batches (``threads`` of the main process, or ``workers``, for
 DataLoader; threads that work ahead, for ``Loader``), the bytes (``kept`` as they are), the
 fidelity, and the format; ``simplejpeg`` before the format means decoded by that library instead of
-packio's native core. Raw pixels: ``gather`` makes batches in the main process, in one tensor that
-is reused, or in new ones, in torch's own threads, as many as cores, or in one.
+packio's native core, ``core`` augmented by the core instead of Pillow. Raw pixels: ``gather`` makes
+batches in the main process, in one tensor that is reused, or in new ones, in torch's own threads,
+as many as cores, or in one.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _RAW = (
 WAYS = {
     "rrc224": (*_MAIN, *_LOADER, *_WITHOUT_CORE, *_OTHERS),
     **dict.fromkeys(("photos", "eval224", "bicubic384", "pairs"), (*_MAIN, _WITHOUT_CORE[0])),
-    "randaugment": _MAIN[2:],
+    "randaugment": (_MAIN[3], "workers kept exact core lmdb", "Loader kept exact core lmdb"),
     "rrc224_float": (_LOADER[1], _MAIN[3]),
     "raw160_float": ("Loader raw lmdb", "workers raw lmdb"),
     **dict.fromkeys(("raw224", "raw32", "raw32_crop"), _RAW),
@@ -104,7 +105,9 @@ def epochs(job: Job) -> Callable[[], Iterable[Any]]:
         options["decoder"] = "simplejpeg"
     if job.work == "pairs":
         options["fields"] = ("image", "mask")
-    if job.work == "randaugment":
+    if "core" in job.way.split():
+        options["transform"] = packio.TimmRandAugment(RANDAUGMENT)
+    elif job.work == "randaugment":
         options.update(output="pil", transform=randaugment())
     threads = 1 if how == "workers" else job.cores
     ds = packio.PackDataset(pack_of(job), threads=threads, **options)

@@ -41,7 +41,6 @@ Call = Callable[[Any], Any]
 
 def cases() -> dict[str, tuple[str, tuple[Any, ...], Call]]:
     """What is measured -> a function of packio.ops, its arguments, and the other way."""
-    bicubic = Image.Resampling.BICUBIC
     found: dict[str, tuple[str, tuple[Any, ...], Call]] = {
         "brightness": ("brightness", (1.4,), lambda x: F.adjust_brightness(x, 1.4)),
         "contrast": ("contrast", (1.4,), lambda x: F.adjust_contrast(x, 1.4)),
@@ -67,15 +66,10 @@ def cases() -> dict[str, tuple[str, tuple[Any, ...], Call]]:
             "perspective", (CORNERS, MOVED, how),
             lambda x, m=mode: F.perspective(x, CORNERS, MOVED, m),
         )  # fmt: skip
-    found["shear_x, bicubic"] = (
-        "shear_x", (0.2, "bicubic"),
-        lambda x: x.transform(x.size, Image.Transform.AFFINE, (1, 0.2, 0, 0, 1, 0), bicubic),
-    )  # fmt: skip
     for radius in (0.5, 2.0):
         found[f"pillow_blur, {radius}"] = (
             "pillow_blur", (radius,), lambda x, r=radius: x.filter(ImageFilter.GaussianBlur(r)),
         )  # fmt: skip
-    found["box_blur, 2"] = ("box_blur", (2,), lambda x: x.filter(ImageFilter.BoxBlur(2)))
     for size, sigma in ((3, 0.6), (5, 1.1), (9, 1.7), (23, 1.0), (23, 3.8)):
         found[f"gaussian_blur, {size} x {size}, {sigma}"] = (
             "gaussian_blur", (size, sigma), lambda x, k=size, s=sigma: F.gaussian_blur(x, k, s),

@@ -77,8 +77,6 @@ def cases(rng: Rng) -> Iterator[tuple[str, str, Call, Call]]:
     radius = float(rng.uniform(0.1, 3))
     yield ("pillow_blur", "Pillow", lambda x: ops.pillow_blur(x, radius),
            lambda x: x.filter(ImageFilter.GaussianBlur(radius)))  # fmt: skip
-    yield ("box_blur", "Pillow", lambda x: ops.box_blur(x, radius),
-           lambda x: x.filter(ImageFilter.BoxBlur(radius)))  # fmt: skip
     size, sigma = int(rng.choice([3, 5, 9, 23])), float(rng.uniform(0.1, 2))
     yield ("gaussian_blur", "torchvision", lambda x: ops.gaussian_blur(x, size, sigma),
            lambda x: F.gaussian_blur(x, [size, size], [sigma, sigma]))  # fmt: skip

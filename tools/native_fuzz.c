@@ -391,7 +391,7 @@ static void operate_some(unsigned long run) {
     Operation operations[4];
     for (int i = 0; i < count; i++) {
         Operation *o = operations + i;
-        static const int first[] = {BRIGHTNESS, AFFINE, BOX_BLUR};
+        static const int first[] = {BRIGHTNESS, AFFINE, GAUSSIAN_BLUR};
         o->operator = below(20) ? first[below(3)] + below(15) : (int32_t)draw();
         o->interpolation = below(20) ? (below(2) ? BILINEAR : below(2) ? BICUBIC : NEAREST) : (int32_t)draw();
         for (int k = 0; k < 12; k++) o->values[k] = value();

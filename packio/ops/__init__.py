@@ -5,10 +5,8 @@ Each function takes an image, (C, H, W) uint8, or a batch, (N, C, H, W), and ret
 >>> packio.ops.rotate(images, 30, interpolation="bilinear")                 # doctest: +SKIP
 """
 
-from packio.ops.blurs import box_blur as box_blur
 from packio.ops.blurs import gaussian_blur as gaussian_blur
 from packio.ops.blurs import pillow_blur as pillow_blur
-from packio.ops.erasing import erase as erase
 from packio.ops.tones import autocontrast as autocontrast
 from packio.ops.tones import brightness as brightness
 from packio.ops.tones import contrast as contrast
@@ -25,20 +23,14 @@ from packio.ops.transform import Transform as Transform
 from packio.ops.warps import affine as affine
 from packio.ops.warps import perspective as perspective
 from packio.ops.warps import rotate as rotate
-from packio.ops.warps import shear_x as shear_x
-from packio.ops.warps import shear_y as shear_y
-from packio.ops.warps import translate_x as translate_x
-from packio.ops.warps import translate_y as translate_y
 
 __all__ = [
     "Transform",
     "affine",
     "autocontrast",
-    "box_blur",
     "brightness",
     "contrast",
     "equalize",
-    "erase",
     "gaussian_blur",
     "grayscale",
     "hue",
@@ -49,10 +41,6 @@ __all__ = [
     "rotate",
     "saturation",
     "sharpness",
-    "shear_x",
-    "shear_y",
     "solarize",
     "solarize_add",
-    "translate_x",
-    "translate_y",
 ]

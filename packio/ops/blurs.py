@@ -15,29 +15,6 @@ if TYPE_CHECKING:
 _MOST_RADIUS = 1 << 20  # pixels; as in blur.h
 
 
-def box_blur(images: torch.Tensor, radius: float | Sequence[float]) -> torch.Tensor:
-    """Replace each pixel by the mean of a box around it, as ``PIL.ImageFilter.BoxBlur``.
-
-    The pixels are those of Pillow 13, bit for bit. Source: Pillow, ``src/libImaging/BoxBlur.c``.
-
-    Args:
-        images: (C, H, W) or (N, C, H, W) uint8 on the processor, C 1 or 3.
-        radius: Pixels on each side, of which the outermost counts in part if ``radius`` is no whole
-            number; or (x, y).
-
-    Returns:
-        New images.
-
-    Raises:
-        OptionError: ``images`` are others, or ``radius`` is not 0..2**20.
-        MissingPackageError: the native core was not compiled.
-    """
-    x, y = _pair("radius", radius)
-    for side in (x, y):
-        _check_radius(side)
-    return program.run_one(images, "box_blur", x, y)
-
-
 def pillow_blur(images: torch.Tensor, radius: float) -> torch.Tensor:
     """Blur as ``PIL.ImageFilter.GaussianBlur``: three times by boxes, which is nearly Gaussian.
 

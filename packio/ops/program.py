@@ -15,7 +15,7 @@ OPERATORS = {  # as Operator in core.h
     "brightness": 1, "contrast": 2, "saturation": 3, "hue": 4, "grayscale": 5, "invert": 6,
     "posterize": 7, "solarize": 8, "solarize_add": 9, "equalize": 10, "autocontrast": 11,
     "sharpness": 12, "hflip": 13, "vflip": 14, "affine": 32, "perspective": 33,
-    "box_blur": 48, "gaussian_blur": 49, "kernel_blur": 50,
+    "gaussian_blur": 49, "kernel_blur": 50,
 }  # fmt: skip
 INTERPOLATIONS = {"nearest": 3, "bilinear": 0, "bicubic": 1}  # as Method in core.h
 _PACKED = [struct.Struct(f"@2i{count}d{8 * (12 - count)}x") for count in range(13)]

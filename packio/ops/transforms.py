@@ -66,16 +66,16 @@ class _Sometimes(Transform):
 
     p: float
     draws = 1
+    _name = ""  # of the operation
+    _value = ""  # the attribute that it takes
 
     def __post_init__(self) -> None:
         check_probability("p", self.p)
 
     def operations(self, u: Sequence[float], channels: int, height: int, width: int) -> list[bytes]:
         """Plan what is done to one image: see `Transform`."""
-        return [self._operation()] if u[0] < self.p else []
-
-    def _operation(self) -> bytes:
-        raise NotImplementedError
+        values = [getattr(self, self._value)] if self._value else []
+        return [program.pack(self._name, *values)] if u[0] < self.p else []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,9 +86,7 @@ class RandomHorizontalFlip(_Sometimes):
     """
 
     p: float = 0.5
-
-    def _operation(self) -> bytes:
-        return program.pack("hflip")
+    _name = "hflip"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,9 +94,7 @@ class RandomVerticalFlip(_Sometimes):
     """Mirror an image top-bottom with a probability, as torchvision's; see ``vflip=``."""
 
     p: float = 0.5
-
-    def _operation(self) -> bytes:
-        return program.pack("vflip")
+    _name = "vflip"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,9 +102,7 @@ class RandomGrayscale(_Sometimes):
     """Make an image gray with a probability, as torchvision's: three planes stay."""
 
     p: float = 0.1
-
-    def _operation(self) -> bytes:
-        return program.pack("grayscale")
+    _name = "grayscale"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,9 +110,7 @@ class RandomInvert(_Sometimes):
     """Invert an image with a probability, as torchvision's."""
 
     p: float = 0.5
-
-    def _operation(self) -> bytes:
-        return program.pack("invert")
+    _name = "invert"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,9 +118,7 @@ class RandomEqualize(_Sometimes):
     """Equalize the histogram of each channel with a probability, as torchvision's."""
 
     p: float = 0.5
-
-    def _operation(self) -> bytes:
-        return program.pack("equalize")
+    _name = "equalize"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,9 +126,7 @@ class RandomAutocontrast(_Sometimes):
     """Stretch each channel to 0..255 with a probability, as torchvision's."""
 
     p: float = 0.5
-
-    def _operation(self) -> bytes:
-        return program.pack("autocontrast")
+    _name = "autocontrast"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,8 +146,7 @@ class RandomPosterize(_Sometimes):
         if self.bits not in range(9):
             raise OptionError(f"RandomPosterize: bits={self.bits!r}; expected 0 to 8")
 
-    def _operation(self) -> bytes:
-        return program.pack("posterize", self.bits)
+    _name, _value = "posterize", "bits"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,9 +160,7 @@ class RandomSolarize(_Sometimes):
 
     threshold: float = 128.0
     p: float = 0.5
-
-    def _operation(self) -> bytes:
-        return program.pack("solarize", self.threshold)
+    _name, _value = "solarize", "threshold"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,9 +174,7 @@ class RandomAdjustSharpness(_Sometimes):
 
     sharpness_factor: float = 2.0
     p: float = 0.5
-
-    def _operation(self) -> bytes:
-        return program.pack("sharpness", self.sharpness_factor)
+    _name, _value = "sharpness", "sharpness_factor"
 
 
 @dataclasses.dataclass(frozen=True)

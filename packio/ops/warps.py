@@ -1,14 +1,12 @@
 """Affine and perspective transformations of images, with the pixels of Pillow.
 
 Sources: Pillow 13.0.0, ``Image.transform`` and ``Image.rotate``; torchvision 0.28,
-``transforms.functional`` (`affine`, `rotate`, `perspective` of PIL images); timm 1.0,
-``data/auto_augment.py`` (moves and shears).
+``transforms.functional`` (`affine`, `rotate`, `perspective` of PIL images).
 """
 
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Sequence
 
 import torch
@@ -18,7 +16,6 @@ from packio.ops import program
 from packio.ops.transform import Fill, as_interpolation, colour_of
 
 Points = Sequence[Sequence[float]]
-_EIGHT = struct.Struct("8f")
 
 
 def affine(
@@ -100,34 +97,6 @@ def perspective(
     return _warp(images, "perspective", coefficients, interpolation, fill)
 
 
-def translate_x(
-    images: torch.Tensor, amount: float, interpolation: str = "bicubic", fill: Fill = 0
-) -> torch.Tensor:
-    """Move images by pixels to the left, as timm's ``translate_x_abs``; see `affine`."""
-    return _move(images, "translate_x", (1.0, 0.0, amount, 0.0, 1.0, 0.0), interpolation, fill)
-
-
-def translate_y(
-    images: torch.Tensor, amount: float, interpolation: str = "bicubic", fill: Fill = 0
-) -> torch.Tensor:
-    """Move images up by pixels, as timm's ``translate_y_abs``; see `affine`."""
-    return _move(images, "translate_y", (1.0, 0.0, 0.0, 0.0, 1.0, amount), interpolation, fill)
-
-
-def shear_x(
-    images: torch.Tensor, amount: float, interpolation: str = "bicubic", fill: Fill = 0
-) -> torch.Tensor:
-    """Move each row of images to the left by ``amount`` times its y, as timm's; see `affine`."""
-    return _move(images, "shear_x", (1.0, amount, 0.0, 0.0, 1.0, 0.0), interpolation, fill)
-
-
-def shear_y(
-    images: torch.Tensor, amount: float, interpolation: str = "bicubic", fill: Fill = 0
-) -> torch.Tensor:
-    """Move each column of images up by ``amount`` times its x, as timm's; see `affine`."""
-    return _move(images, "shear_y", (1.0, 0.0, 0.0, amount, 1.0, 0.0), interpolation, fill)
-
-
 def affine_coefficients(
     height: int, width: int, angle: float, translate: Sequence[float], scale: float,
     shear: Sequence[float], center: Sequence[float] | None = None,
@@ -181,57 +150,6 @@ def perspective_coefficients(
     Source: torchvision 0.28, ``_get_perspective_coeffs``: least squares in float64, the result in
     float32.
     """
-    return _warp_rectangle(startpoints, endpoints) or _solve_perspective(startpoints, endpoints)
-
-
-def _warp_rectangle(
-    startpoints: Points, endpoints: Points
-) -> tuple[float, float, float, float, float, float, float, float] | None:
-    """Compute coefficients for the corners of an image and integers, ten times as fast.
-
-    The result is exact before it is rounded to float32. LAPACK's solution was off by less than
-    3e-13 of four units in 90,000 perspectives. Where 30 times that might give another float32, as
-    around 0, the result is None.
-
-    Source: Heckbert, "Fundamentals of Texture Mapping and Image Warping", 1989, section 2.2.3: the
-    square to a quadrilateral, and the adjoint for the inverse.
-    """
-    right, bottom = startpoints[2]
-    corners = [(0, 0), (right, 0), (right, bottom), (0, bottom)]
-    numbers = [n for point in endpoints for n in point] + [right, bottom]
-    side = max(right, bottom)
-    is_within = min(right, bottom) > 0 and all(-side <= n <= 2 * side for n in numbers)
-    if not (
-        is_within
-        and all(type(n) is int for n in numbers)
-        and [tuple(point) for point in startpoints] == corners
-    ):
-        return None
-    (x0, y0), (x1, y1), (x2, y2), (x3, y3) = endpoints
-    u1, u2, u3 = x1 - x2, x3 - x2, x0 - x1 + x2 - x3
-    v1, v2, v3 = y1 - y2, y3 - y2, y0 - y1 + y2 - y3
-    i, g, h = u1 * v2 - u2 * v1, u3 * v2 - u2 * v3, u1 * v3 - u3 * v1
-    a, b, c = (x1 - x0) * i + g * x1, (x3 - x0) * i + h * x3, x0 * i
-    d, e, f = (y1 - y0) * i + g * y1, (y3 - y0) * i + h * y3, y0 * i
-    z = a * e - b * d
-    if not z:
-        return None
-    made = (
-        right * (e * i - f * h) / z, right * (c * h - b * i) / z, right * (b * f - c * e) / z,
-        bottom * (f * g - d * i) / z, bottom * (a * i - c * g) / z, bottom * (c * d - a * f) / z,
-        (d * h - e * g) / z, (b * g - a * h) / z,
-    )  # fmt: skip
-    units = (1.0, 1.0, side, 1.0, 1.0, side, 1.0 / side, 1.0 / side)
-    if any(abs(number) > 4 * unit for number, unit in zip(made, units, strict=True)):
-        return None  # LAPACK's solution may be less exact
-    least = _EIGHT.pack(*[n - 4e-11 * unit for n, unit in zip(made, units, strict=True)])
-    most = _EIGHT.pack(*[n + 4e-11 * unit for n, unit in zip(made, units, strict=True)])
-    return _EIGHT.unpack(least) if least == most else None
-
-
-def _solve_perspective(
-    startpoints: Points, endpoints: Points
-) -> tuple[float, float, float, float, float, float, float, float]:
     rows: list[list[float]] = []
     for (x, y), (to_x, to_y) in zip(endpoints, startpoints, strict=True):
         rows.append([x, y, 1, 0, 0, 0, -to_x * x, -to_x * y])
@@ -266,13 +184,6 @@ def _check(name: str, numbers: Sequence[float], count: int) -> None:
     """Check that there are so many finite numbers."""
     if len(numbers) != count or not all(math.isfinite(number) for number in numbers):
         raise OptionError(f"{name}={numbers!r}: expected {count} finite numbers")
-
-
-def _move(
-    images: torch.Tensor, name: str, matrix: Sequence[float], interpolation: str, fill: Fill
-) -> torch.Tensor:
-    program.check_images(images, f"packio.ops.{name}")
-    return _warp(images, "affine", matrix, interpolation, fill)
 
 
 def _warp(

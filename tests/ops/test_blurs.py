@@ -17,8 +17,7 @@ from vision import import_torchvision
 
 from packio.errors import OptionError, TransformError
 from packio.ops import program
-from packio.ops.blurs import box_blur, gaussian_blur, pillow_blur
-from packio.ops.erasing import erase
+from packio.ops.blurs import gaussian_blur, pillow_blur
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,23 +64,12 @@ def test_gaussians_are_pillows(size: tuple[int, int], mode: str) -> None:
         assert torch.equal(pillow_blur(image, radius), expected), radius
 
 
-@pytest.mark.parametrize("mode", ["L", "RGB"])
-@pytest.mark.parametrize("size", [*SIZES, (300, 200)])
-def test_boxes_are_pillows(size: tuple[int, int], mode: str) -> None:
-    image = _planes(_noise(size, mode))
-    rng = np.random.default_rng(size[1])
-    pairs = [(0.0, 0.0), (0.0, 2.5), (3.0, 0.0), (100.25, 1.5), *rng.uniform(0, 9, (4, 2)).tolist()]
-    for radius in [*((radius, radius) for radius in RADII), *map(tuple, pairs)]:
-        expected = _filtered(size, mode, "BoxBlur", radius)
-        assert torch.equal(box_blur(image, radius), expected), radius
-
-
 def test_all_bytes_beside_all_others() -> None:
     pixels = np.stack(np.meshgrid(np.arange(256), np.arange(256)), axis=-1).astype(np.uint8)
     rows = np.repeat(pixels.reshape(-1, 1, 2), 2, axis=1).reshape(256, 1024)
     for radius in (0.3, 0.5, 1.0):
-        expected = np.asarray(Image.fromarray(rows).filter(ImageFilter.BoxBlur(radius)))
-        assert torch.equal(box_blur(_planes(rows), radius), _planes(expected))
+        expected = np.asarray(Image.fromarray(rows).filter(ImageFilter.GaussianBlur(radius)))
+        assert torch.equal(pillow_blur(_planes(rows), radius), _planes(expected))
 
 
 @pytest.mark.long
@@ -154,14 +142,14 @@ def test_all_kernels_give_the_same(size: tuple[int, int], sigma: float, kernels:
 def test_plain_images_stay_plain() -> None:
     for value in range(256):
         image = torch.full((1, 9, 40), value, dtype=torch.uint8)
-        for made in (gaussian_blur(image, 9), pillow_blur(image, 1.7), box_blur(image, 2.2)):
+        for made in (gaussian_blur(image, 9), pillow_blur(image, 1.7)):
             assert torch.equal(made, image)
 
 
 def test_batches_are_blurred_image_by_image() -> None:
     batch = torch.stack([_planes(_noise((33, 47), "RGB")).roll(step, 2) for step in range(11)])
     before = batch.clone()
-    blurs = [functools.partial(pillow_blur, radius=1.3), functools.partial(box_blur, radius=2.5),
+    blurs = [functools.partial(pillow_blur, radius=1.3),
              functools.partial(gaussian_blur, kernel_size=7)]  # fmt: skip
     for blur in blurs:
         made = blur(batch)
@@ -170,9 +158,9 @@ def test_batches_are_blurred_image_by_image() -> None:
         assert torch.equal(batch, before)
 
 
-@pytest.mark.parametrize("name", ["gaussian_blur", "box_blur", "kernel_blur"])
+@pytest.mark.parametrize("name", ["gaussian_blur", "kernel_blur"])
 def test_neighbours_in_memory_are_left_alone(name: str) -> None:
-    values = {"gaussian_blur": (1.7,), "box_blur": (2.5, 1.5), "kernel_blur": (5, 5, 1, 1)}[name]
+    values = {"gaussian_blur": (1.7,), "kernel_blur": (5, 5, 1, 1)}[name]
     for size in SIZES[3:]:
         batch = torch.from_numpy(np.stack([_noise(size, "L")] * 3))[:, None].clone()
         if name == "kernel_blur" and min(size) < 3:
@@ -185,7 +173,7 @@ def test_neighbours_in_memory_are_left_alone(name: str) -> None:
 
 def test_no_image_is_an_empty_batch() -> None:
     empty = torch.zeros(0, 3, 8, 8, dtype=torch.uint8)
-    for made in (gaussian_blur(empty, 3), pillow_blur(empty, 1), box_blur(empty, 1)):
+    for made in (gaussian_blur(empty, 3), pillow_blur(empty, 1)):
         assert made.shape == empty.shape
 
 
@@ -194,11 +182,9 @@ def test_radii_that_cannot_be_meant_are_refused() -> None:
     for radius in OUT_OF_RANGE:
         with pytest.raises(OptionError, match="radius="):
             pillow_blur(image, radius)
+    for given in ("2", None, (1, 2)):
         with pytest.raises(OptionError, match="radius="):
-            box_blur(image, (1, radius))
-    for given in ("2", None, (1, 2, 3)):
-        with pytest.raises(OptionError, match="radius="):
-            box_blur(image, given)  # type: ignore[arg-type]  # that is the point
+            pillow_blur(image, given)  # type: ignore[arg-type]  # that is the point
 
 
 def test_kernels_that_cannot_be_meant_are_refused() -> None:
@@ -212,11 +198,11 @@ def test_kernels_that_cannot_be_meant_are_refused() -> None:
             gaussian_blur(image, 3, sigma)  # type: ignore[arg-type]  # that is the point
 
 
-@pytest.mark.parametrize("name", ["box_blur", "gaussian_blur", "kernel_blur"])
+@pytest.mark.parametrize("name", ["gaussian_blur", "kernel_blur"])
 def test_the_core_refuses_what_makes_no_sense(name: str) -> None:
     batch = torch.full((1, 3, 8, 8), 7, dtype=torch.uint8)
     further = [0.0, 2.0, 2.5, 17.0] if name == "kernel_blur" else []
-    others = {"box_blur": [1.0], "gaussian_blur": [], "kernel_blur": [3.0, 1.0, 1.0]}[name]
+    others = {"gaussian_blur": [], "kernel_blur": [3.0, 1.0, 1.0]}[name]
     for value in OUT_OF_RANGE + further:
         given = [value, *others]
         with pytest.raises(TransformError, match="no meaning"):
@@ -224,33 +210,3 @@ def test_the_core_refuses_what_makes_no_sense(name: str) -> None:
     with pytest.raises(TransformError, match="no meaning"):
         program.run(batch, [[program.pack("kernel_blur", 3, 3, 1, math.nan)]])
     assert bool((batch == 7).all())
-
-
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-@pytest.mark.parametrize("shape", [(3, 9, 11), (2, 3, 9, 11), (1, 9, 11)])
-def test_erasing_is_torchvisions(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    functional = import_torchvision().transforms.functional
-    images = torch.arange(math.prod(shape)).reshape(shape).to(dtype)
-    before = images.clone()
-    channels = shape[-3]
-    for box in ((0, 0, 9, 11), (2, 3, 4, 5), (8, 10, 1, 1), (4, 4, 0, 3), (7, 9, 5, 5)):
-        rows, columns = min(box[2], 9 - box[0]), min(box[3], 11 - box[1])
-        for value in (torch.zeros(1), torch.arange(channels).reshape(-1, 1, 1) + 0.75,
-                      torch.rand(channels, rows, columns) * 200):  # fmt: skip
-            assert torch.equal(erase(images, *box, value), functional.erase(images, *box, value))
-        expected = functional.erase(images, *box, torch.tensor(7))
-        assert torch.equal(erase(images, *box, 7), expected)
-    assert torch.equal(images, before)
-
-
-def test_boxes_that_cannot_be_erased_are_refused() -> None:
-    image = torch.zeros(3, 9, 11)
-    for box in ((-1, 0, 3, 3), (0, -2, 3, 3), (10, 0, 1, 1), (0, 12, 1, 1), (0, 0, -1, 3)):
-        with pytest.raises(OptionError, match="erase: i="):
-            erase(image, *box, 0)
-    with pytest.raises(OptionError, match="erase: v of"):
-        erase(image, 0, 0, 3, 3, torch.zeros(2, 1, 1))
-    with pytest.raises(OptionError, match="expected a tensor"):
-        erase(image[0], 0, 0, 3, 3, 0)
-    with pytest.raises(OptionError, match="list; expected a tensor"):
-        erase([image], 0, 0, 3, 3, 0)  # type: ignore[arg-type]  # that is the point

@@ -119,7 +119,7 @@ enum Operator {
     /* kernels/warp.h */
     AFFINE = 32, PERSPECTIVE,
     /* kernels/blur.h */
-    BOX_BLUR = 48, GAUSSIAN_BLUR, KERNEL_BLUR,
+    GAUSSIAN_BLUR = 49, KERNEL_BLUR,
 };
 typedef struct {
     int32_t operator;

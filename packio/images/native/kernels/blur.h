@@ -36,7 +36,6 @@ static double root(double x) {
    Source: Pillow 13.0, BoxBlur.c, _gaussian_blur_radius, after Gwosdek et al., "Theoretical
    foundations of Gaussian convolution by extended box filtering", 2011, equations 7, 11 and 14. */
 static float box_radius(float sigma) {
-    if (sigma < 0) return -1;
     float variance = sigma * sigma / 3;
     float length = (float)root(12.0 * variance + 1.0);
     float whole = (float)(int)((length - 1.0) / 2.0);
@@ -175,10 +174,9 @@ static void transpose_bytes(const uint8_t *in, size_t stride, int rows, int colu
             out[(size_t)x * out_stride + (size_t)y] = in[(size_t)y * stride + (size_t)x];
 }
 
-/* Blur the columns of a strip several times; the result is in either of both. */
-static const uint8_t *blur_strip(uint8_t *strip, uint8_t *other, int length, const Box *box,
-                                 int times) {
-    while (times--) {
+/* Blur the columns of a strip three times; the result is in either of both. */
+static const uint8_t *blur_strip(uint8_t *strip, uint8_t *other, int length, const Box *box) {
+    for (int i = 0; i < 3; i++) {
 #ifdef AVX2
         if (box->radius <= SHORT_RADIUS && box->edge <= 1 << 24)
             blur_short_columns(strip, other, length, box);
@@ -200,30 +198,31 @@ INLINE void copy_columns(const uint8_t *in, size_t stride, uint8_t *out, size_t 
     }
 }
 
-/* Blur each row, then each column, by a box. A status. Source: Pillow 13.0, BoxBlur.c,
+/* Blur each row, then each column, by a box, three times. A status. Source: Pillow 13.0, BoxBlur.c,
    ImagingBoxBlur: bytes are rounded each time. */
-static int blur_boxes(Canvas *canvas, float radius_x, float radius_y, int times) {
-    Box across, down;
-    if (!find_box(radius_x, &across) || !find_box(radius_y, &down)) return REQUEST;
+static int blur_boxes(Canvas *canvas, float radius) {
+    Box box;
+    if (!find_box(radius, &box)) return REQUEST;
+    if (!(radius > 0)) return MADE;
     const size_t width = (size_t)canvas->width;
     const int longest = canvas->width > canvas->height ? canvas->width : canvas->height;
     uint8_t *strip = packio_reserve(&canvas->scratch->work, 2 * STRIP * (size_t)longest);
     if (!strip) return MEMORY;
     uint8_t *other = strip + STRIP * (size_t)longest;
     const int rows = canvas->channels * canvas->height;
-    for (int y = 0; radius_x > 0 && y < rows; y += STRIP) {
+    for (int y = 0; y < rows; y += STRIP) {
         uint8_t *at = canvas->image + (size_t)y * width;
         int count = at_most(STRIP, rows - y);
         transpose_bytes(at, width, count, canvas->width, strip, STRIP);
-        const uint8_t *made = blur_strip(strip, other, canvas->width, &across, times);
+        const uint8_t *made = blur_strip(strip, other, canvas->width, &box);
         transpose_bytes(made, STRIP, canvas->width, count, at, width);
     }
-    for (int c = 0; radius_y > 0 && c < canvas->channels; c++)
+    for (int c = 0; c < canvas->channels; c++)
         for (int x = 0; x < canvas->width; x += STRIP) {
             uint8_t *at = canvas->image + (size_t)c * canvas->plane + x;
             int count = at_most(STRIP, canvas->width - x);
             copy_columns(at, width, strip, STRIP, canvas->height, count);
-            const uint8_t *made = blur_strip(strip, other, canvas->height, &down, times);
+            const uint8_t *made = blur_strip(strip, other, canvas->height, &box);
             copy_columns(made, STRIP, at, width, canvas->height, count);
         }
     return MADE;
@@ -462,19 +461,12 @@ static int blur_kernel(Canvas *canvas, const double *values) {
     return MADE;
 }
 
-/* A radius as Pillow takes it; -1: none that is possible. */
-static float radius_of(double value) {
-    return value >= 0 && value <= MOST_RADIUS ? (float)value : -1;
-}
-
 /* A status. */
 static int blur(Canvas *canvas, const Operation *operation) {
     const double *values = operation->values;
-    if (operation->operator == BOX_BLUR)
-        return blur_boxes(canvas, radius_of(values[0]), radius_of(values[1]), 1);
     if (operation->operator == GAUSSIAN_BLUR) {
-        float radius = box_radius(radius_of(values[0]));
-        return blur_boxes(canvas, radius, radius, 3);
+        if (!(values[0] >= 0 && values[0] <= MOST_RADIUS)) return REQUEST;
+        return blur_boxes(canvas, box_radius((float)values[0]));
     }
     if (operation->operator == KERNEL_BLUR) return blur_kernel(canvas, values);
     return REQUEST;

@@ -31,7 +31,7 @@ static int operate(Scratch *scratch, uint8_t *image, int channels, int height, i
         if (operation->operator == FLIP_ACROSS || operation->operator == FLIP_DOWN)
             flip(&canvas, operation->operator == FLIP_DOWN);
         else if (operation->operator < AFFINE) status = change_tones(&canvas, operation);
-        else if (operation->operator < BOX_BLUR) status = warp(&canvas, operation);
+        else if (operation->operator < GAUSSIAN_BLUR) status = warp(&canvas, operation);
         else status = blur(&canvas, operation);
     }
     if (canvas.image != image) memcpy(image, canvas.image, bytes);

@@ -204,7 +204,8 @@ class PackDataset(Dataset):
         is_new = "_options" not in vars(self)  # and no copy that `with_options` makes
         self._options = options.check(given)
         taken = {n for n in ("crop", "hflip", "vflip") if self._options[n] and not given[n]}
-        self._of_compose = taken  # options that a Compose has given
+        # a Compose that was read: what it was, its steps, and the options that it gave
+        self._compose = transform, self._options["transform"], taken
         if is_new:
             self._check_class()
         if isinstance(path, opening.Pack):
@@ -332,16 +333,20 @@ class PackDataset(Dataset):
             raise OptionError(f"no such option: {', '.join(unknown)}")
         names = ("transform", "target_transform", "transforms")
         current = {name: getattr(self, name) for name in names}
-        if "transform" in options:  # it comes with a crop and flips of its own
-            current |= {name: _DEFAULTS[name] for name in self._of_compose}
+        compose, steps, taken = self._compose
+        is_read_again = self.transform is steps and not taken & options.keys()
+        if is_read_again or "transform" in options:  # which comes with crop and flips of its own
+            current |= {name: _DEFAULTS[name] for name in taken}
+        if is_read_again:
+            current["transform"] = compose
         split = self._options["split"]
         if self._is_part and options.get("split", split) != split:
             raise OptionError("split=: this is a part of a dataset; take the split first")
         other = copy.copy(self)  # a derived class may have attributes, and an __init__ of its own
         PackDataset.__init__(other, **{**self._options, "path": self.pack, **current, **options})
         own = vars(other)
-        if "transform" not in options:
-            own.update(_of_compose=self._of_compose)
+        if not is_read_again and "transform" not in options:
+            own.update(_compose=(compose, steps, taken - options.keys()))
         if "seed" not in options:
             own.update(_seed=self._seed, seeded=self.seeded)
         own["_tally"] = self._tally if set(options) <= {"threads"} else Tally(self.epoch)

@@ -225,6 +225,12 @@ def test_another_transform_comes_with_its_own_crop(folder: Path) -> None:
     few = train.with_options(threads=1)
     assert few.options["crop"] == packio.RandomResizedCrop((64, 64))
     assert few.with_options(transform=None)[0][0].shape == (3, 120, 150)
+    smaller = train.with_options(crop=packio.CenterCrop(9))
+    assert smaller[0][0].shape == (3, 9, 9)
+    assert smaller.options["hflip"] == 0.5
+    as_pillow = train.with_options(output="pil", transform=t.RandomInvert(1.0))
+    assert as_pillow[0][0].size == (150, 120)
+    assert torch.is_tensor(train.with_options(output="pil")[0][0])  # the Compose makes tensors
     given = packio.FolderDataset(folder, crop=packio.CenterCrop(8), transform=packio.RandAugment())
     assert given.with_options(transform=None).options["crop"] == packio.CenterCrop(8)
 

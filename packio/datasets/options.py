@@ -21,6 +21,7 @@ from packio.storage import urls
 from packio.system.signatures import BY_POSITION
 from packio.system.threads import check_threads
 
+_OBJECTS = (Transform, floats.Normalize, torch.nn.Module)  # transforms that are made first
 OUTPUTS = ("tensor", "numpy", "pil")
 _SHOWN = ("hflip", "vflip", "fidelity", "mode", "exif_orientation", "split")  # in descriptions
 SETTABLE = ("transform", "target_transform", "transforms", "seed")  # of options, later on
@@ -175,6 +176,9 @@ def _check_transforms(options: Mapping[str, Any]) -> None:
 def _check_functions(name: str, given: Any) -> None:
     """Check that a transform, or each of a list, can be called."""
     each = _flatten(given)
+    kinds = [one.__name__ for one in each if isinstance(one, type) and issubclass(one, _OBJECTS)]
+    if kinds:
+        raise OptionError(f"{name}={kinds[0]}: a class; write {kinds[0]}()")
     if any(isinstance(one, Geometry) for one in each):
         raise OptionError(f"{name}=: a crop goes into crop=, or into views=")
     if any(isinstance(one, str) and one.startswith("rand-") for one in each):
@@ -189,15 +193,15 @@ def _read_compose(options: Mapping[str, Any]) -> Mapping[str, Any]:
     A Compose is read if it begins with Pillow's image, and nobody asks for such images.
     """
     if options["output"] != "tensor" or options["views"] is not None:
-        return options
+        return options  # of views, `packio.ops.pipeline.split` reads each
     reading = compose.read(options["transform"])
     if reading is None:
         return options
     twice = [name for name in reading.options if options[name]]
     if twice:
         raise OptionError(
-            f"{', '.join(f'{name}=' for name in twice)} and a Compose that begins with the same: "
-            "leave out one of both"
+            f"transform= begins with {' and '.join(twice)}, too: leave out "
+            f"{', '.join(f'{name}=' for name in twice)}, or what the Compose begins with"
         )
     return {**options, **reading.options, "transform": reading.steps or None}
 

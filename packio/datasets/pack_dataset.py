@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import operator
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -22,7 +23,7 @@ from packio.datasets.explaining import explain
 from packio.datasets.fields import READS, Outputs, Spec, convert, fields_of_pack
 from packio.datasets.lookahead import Guesses
 from packio.datasets.shared_state import Positions, Seed, Tally, Targets
-from packio.datasets.transforms import warn_of_moves
+from packio.datasets.transforms import normalizes, warn_of_moves
 from packio.errors import DecodeError, KeyNotFoundError, OptionError, TransformError
 from packio.images.decoders import MAX_PIXELS, Decoder
 from packio.images.floats import Normalize, to_floats
@@ -30,6 +31,7 @@ from packio.images.geometry import Geometry
 from packio.ops.following import follow
 from packio.ops.pipeline import Pipeline
 from packio.ops.pipeline import split as split_transform
+from packio.ops.reading import crops_first
 from packio.packs import caches, opening
 from packio.packs.table import Row
 from packio.sample.record import IMAGE
@@ -421,6 +423,19 @@ class PackDataset(Dataset):
                 raise TransformError(f"{len(each)} transforms for {len(views)} views of an image")
             last = self.transforms is None
             split = [split_transform(one, output=output, is_last=last) for one in each]
+            if any(one.normalize for one in split) and any(
+                one.normalize is None and not one.rest for one in split
+            ):
+                raise TransformError(
+                    "transform= makes floats of some views only; with views= a list has an item a "
+                    f"view, the same for each is transform=[[…]] * {len(views)}"
+                )
+            if any(views) and any(map(crops_first, each)):
+                warnings.warn(
+                    "transform= begins with a crop, and the dataset crops already: images are "
+                    "cropped twice; leave one of both out",
+                    stacklevel=2,
+                )
             kept = self._split = own, self.transforms, split
             native, rest = ([one for p in split for one in part(p)] for part in _PARTS)
             warn_of_moves(native, rest, self._fields.kinds)
@@ -429,7 +444,9 @@ class PackDataset(Dataset):
     @property
     def _is_normalized(self) -> bool:
         each = [pipeline.normalize for pipeline in self._pipelines]
-        return any(one is not None and not one.only_scales for one in each)
+        if any(one is not None and not one.only_scales for one in each):
+            return True
+        return any(normalizes(pipeline.rest) for pipeline in self._pipelines)
 
     def _dtype(self, name: str = IMAGE, view: int | None = None) -> torch.dtype:
         """The type of the images of a field as they are made, of a view or of any."""

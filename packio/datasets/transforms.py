@@ -20,7 +20,8 @@ from packio.sample.record import IMAGE, MASK
 _BY_NAME = {"boxes": "bboxes"}  # albumentations' names, where they are not ours
 _MOVING = re.compile(
     "Flip|Crop|Rotat|Affine|Perspective|Elastic|Resize|Zoom|Shear|Pad|Transpose|ScaleJitter|Shortest"
-    "Size|OpticalDistort|GridDistort|RandAugment|AutoAugment|TrivialAugment|AugMix"
+    "Size|OpticalDistort|GridDistort|RandAugment|AutoAugment|TrivialAugment|AugMix",
+    re.IGNORECASE,  # functions, too
 )
 
 
@@ -31,25 +32,37 @@ def warn_of_moves(native: Sequence[Any], rest: Sequence[Any], kinds: Mapping[str
     """
     further = [n for n, kind in kinds.items() if n != IMAGE and kind == "image"]
     others = [n for n, kind in kinds.items() if kind == "mask" or n == "boxes"]
-    moving = _find_moving(rest)
-    left = further + others if moving else further
-    if further or (others and IMAGE not in kinds):
-        own = _find_moving(native)
-        left = left if not own or IMAGE in kinds else further + others
-        moving = own + moving
-    if moving and left:
-        warnings.warn(
-            f"transform= gets the image alone: {', '.join(moving)} moves it, and {', '.join(left)} "
-            "do not follow; give torchvision's v2 transforms as transforms=, which get all of "
-            "them, or packio's own first in transform=, or use crop=, hflip=, vflip=",
-            stacklevel=3,
-        )
+    alone, own = _find_moving(rest), _find_moving(native)
+    if alone and (further or others):
+        _warn(alone, further + others, "write packio's own of that name, before any function of "
+              "yours; or give torchvision's v2 transforms as transforms=")  # fmt: skip
+    elif own and others and IMAGE not in kinds:
+        _warn(own, others, "give the image among the fields, too")
+    elif own and further:
+        _warn(own, further, "only crop=, hflip= and vflip= move further images")
+
+
+def _warn(moving: Sequence[str], left: Sequence[str], advice: str) -> None:
+    names = ", ".join(dict.fromkeys(moving))
+    warnings.warn(
+        f"transform=: {names} moves the image alone, and {', '.join(left)} would stay where the "
+        f"image was: {advice}",
+        stacklevel=5,
+    )
+
+
+def normalizes(transforms: Sequence[Any]) -> bool:
+    """Whether one of some transforms, or of those in them, is a Normalize."""
+    return any(_name(one).rpartition(".")[2] == "Normalize" for one in _each(list(transforms)))
 
 
 def _find_moving(transforms: Sequence[Any]) -> list[str]:
     """Names of those that move an image, by their own name or that of a class they derive from."""
     each = list(_each(list(transforms)))
-    names = [" ".join([_name(one), *(kind.__name__ for kind in type(one).__mro__)]) for one in each]
+    names = [
+        " ".join([_name(one).rpartition(".")[2], *(kind.__name__ for kind in type(one).__mro__)])
+        for one in each
+    ]
     return [_name(one) for one, n in zip(each, names, strict=True) if _MOVING.search(n)]
 
 
@@ -160,8 +173,11 @@ def _explanation(transform: Any, image: Any, error: Exception) -> str:
     shape = getattr(image, "shape", None) or getattr(image, "size", None)  # arrays, Pillow's
     what = f"{type(image).__name__}" + (f" of shape {tuple(shape)}" if shape else "")
     hint = ""
-    if isinstance(image, torch.Tensor) and _name(transform) == "Normalize":
-        hint = "; packio.Normalize(mean, std) takes bytes, torchvision's needs dtype=torch.float32"
+    said = str(error)
+    if isinstance(image, torch.Tensor) and "float tensor" in said:
+        hint = "; packio.Normalize(mean, std) takes bytes; before torchvision's put ToTensor"
+    elif isinstance(image, torch.Tensor) and ("uint8" in said or image.is_floating_point()):
+        hint = "; colours are changed before Normalize and ToTensor make floats"
     elif isinstance(image, torch.Tensor):
         hint = (
             "; if it wants a Pillow image, as torchvision's ToTensor does, make the dataset with "

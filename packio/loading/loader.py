@@ -384,7 +384,8 @@ def _check_options(given: dict[str, Any], *, decodes: bool) -> None:
             (given["dtype"] is not None or given["normalize"] is not None)
             and not getattr(unwrap_subset(given["dataset"]), "gives_tensors", True)
         ),
-        "normalize= and transform=packio.Normalize of the dataset exclude each other": (
+        "images would be normalised twice: leave out normalize=, or Normalize in the dataset's "
+        "transform=": (
             given["normalize"] is not None
             and getattr(unwrap_subset(given["dataset"]), "is_normalized", False)
         ),

@@ -24,7 +24,7 @@ from packio.images.geometry import (
 from packio.ops import policies, transforms
 from packio.ops.erasing import RandomErasing
 from packio.ops.timm import TRANSLATE_PCT, TimmRandAugment
-from packio.ops.transform import RandomApply, Transform, is_own
+from packio.ops.transform import RandomApply, Transform, is_own, to_pillow
 
 _CROPS = ("RandomResizedCrop", "CenterCrop", "RandomCrop", "Resize")
 _FLIPS = {"RandomHorizontalFlip": "hflip", "RandomVerticalFlip": "vflip"}
@@ -53,7 +53,8 @@ def read(transform: Any, *, frames: bool = True) -> Reading | None:
     Without ``frames`` there are no options: flips are steps, and a crop gets Pillow's image.
     """
     steps = list(_flatten(transform))
-    if not _is(transform, "Compose") or not any(map(_takes_pillow, steps)):
+    is_list = isinstance(transform, (list, tuple)) and all(map(_is_foreign, transform))
+    if not (is_list or _is(transform, "Compose")) or not any(map(_takes_pillow, steps)):
         return None
     options: dict[str, Any] = {}
     if frames:
@@ -67,23 +68,27 @@ def read(transform: Any, *, frames: bool = True) -> Reading | None:
     return Reading(options, known + _read_end(steps))
 
 
+def crops_first(transform: Any) -> bool:
+    """Whether it is a Compose that begins with a crop."""
+    reading = read(transform)
+    return reading is not None and "crop" in reading.options
+
+
 class ToPillow:
     """Make Pillow's image of a tensor, (C, H, W) uint8, for a step that wants one."""
 
     def __call__(self, image: torch.Tensor) -> Any:
         """Make the image: mode "L" or "RGB"."""
-        from PIL import Image
-
-        planes = [Image.fromarray(plane) for plane in image.numpy()]
-        return planes[0] if len(planes) == 1 else Image.merge("RGB", planes)
+        return to_pillow(image)
 
     def __repr__(self) -> str:
         return "ToPillow()"
 
 
 def _flatten(transform: Any) -> Iterator[Any]:
-    """The steps of a Compose, and of those in it."""
-    if _is(transform, "Compose") or type(transform) is torch.nn.Sequential:
+    """The steps of a Compose or a list, and of those in it."""
+    is_list = isinstance(transform, (list, tuple)) or type(transform) is torch.nn.Sequential
+    if is_list or _is(transform, "Compose"):
         for step in getattr(transform, "transforms", transform):
             yield from _flatten(step)
     else:
@@ -101,6 +106,11 @@ def _is(step: Any, *names: str) -> bool:
     return module.startswith("timm.data." if name in _TIMMS else "torchvision.transforms.") or (
         name in _BOTH and module.startswith("timm.data.")
     )
+
+
+def _is_foreign(step: Any) -> bool:
+    """Whether a step is torchvision's or timm's: a list of such ones is meant as a Compose."""
+    return type(step).__module__.startswith(("torchvision.transforms.", "timm.data."))
 
 
 def _makes_tensors(step: Any) -> bool:

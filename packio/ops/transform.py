@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from packio.errors import OptionError
@@ -33,13 +34,18 @@ class Transform:
         """Plan what is done to one image, from its ``draws`` numbers, uniform on [0, 1)."""
         raise NotImplementedError
 
-    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+    def __call__(self, images: Any) -> Any:
         """Transform an image, (C, H, W) uint8, or each of a batch, (N, C, H, W); returns new ones.
 
+        Pillow's image, of mode L or RGB, gives Pillow's image: within a Compose of torchvision's.
+
         Raises:
-            OptionError: they are no such images.
+            OptionError: the images are of another type, or have not 1 or 3 channels.
             MissingPackageError: the native core was not compiled.
         """
+        if hasattr(images, "getbands"):  # Pillow's
+            planes = [torch.from_numpy(np.array(plane)) for plane in images.split()]
+            return to_pillow(self(torch.stack(planes)))
         program.check_images(images, type(self).__name__)
         made = images.clone(memory_format=torch.contiguous_format)
         batch = made if made.ndim == 4 else made[None]
@@ -80,6 +86,14 @@ class RandomApply(Transform):
         if u[0] >= self.p:
             return []
         return plan(self.transforms, u[1:], channels, height, width)
+
+
+def to_pillow(image: torch.Tensor) -> Any:
+    """Make Pillow's image of a tensor, (C, H, W) uint8: mode "L" or "RGB"."""
+    from PIL import Image
+
+    planes = [Image.fromarray(plane) for plane in image.numpy()]
+    return planes[0] if len(planes) == 1 else Image.merge("RGB", planes)
 
 
 def is_own(transform: Any) -> bool:

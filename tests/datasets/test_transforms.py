@@ -166,7 +166,9 @@ def test_a_transform_that_moves_the_image_alone_is_told_once(
 ) -> None:
     v2 = torchvision.transforms.v2
     transform = v2.Compose([v2.ColorJitter(), torch.nn.Sequential(v2.RandomHorizontalFlip(1.0))])
-    with pytest.warns(UserWarning, match="RandomHorizontalFlip moves it, and mask, boxes do not"):
+    with pytest.warns(
+        UserWarning, match="RandomHorizontalFlip moves the image alone, and mask, boxes would"
+    ):
         ds = packio.TarDataset(street, transform=transform, fields=("image", "mask", "boxes"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -110,15 +110,17 @@ def test_a_list_is_done_in_its_order(pack: Path) -> None:
 
 
 def test_views_have_transforms_of_their_own(pack: Path) -> None:
-    crops = [packio.CenterCrop(40), packio.CenterCrop(24)]
-    each = [[packio.RandomInvert(1.0), packio.Normalize(MEAN, STD)], packio.RandomInvert(1.0)]
+    crops, normalize = [packio.CenterCrop(40), packio.CenterCrop(24)], packio.Normalize(MEAN, STD)
+    each = [[packio.RandomInvert(1.0), normalize], normalize]
     ds = packio.LmdbDataset(pack, views=crops, transform=each)
     plain = packio.LmdbDataset(pack, views=crops)
     (large, small), _ = next(iter(packio.Loader(ds, 8)))
     (large_plain, small_plain), _ = next(iter(packio.Loader(plain, 8)))
-    assert torch.equal(small, 255 - small_plain)
-    assert torch.equal(large, packio.Normalize(MEAN, STD)(255 - large_plain))
+    assert torch.equal(small, normalize(small_plain))
+    assert torch.equal(large, normalize(255 - large_plain))
     assert torch.equal(ds[3][0][1], small[3])
+    with pytest.raises(TransformError, match=r"floats of some views only.*\[\[…\]\] \* 2"):
+        packio.LmdbDataset(pack, views=crops, transform=[packio.ColorJitter(0.4), normalize])
     both = packio.LmdbDataset(pack, views=crops, transform=packio.RandAugment(), seed=0)
     sampler = packio.ShuffleSampler(both)
     index = next(iter(sampler))

@@ -15,7 +15,7 @@ from skimage import data
 from vision import import_torchvision
 
 import packio
-from packio.errors import OptionError
+from packio.errors import OptionError, TransformError
 from packio.images import native
 from packio.ops import program, reading
 from packio.ops.reading import ToPillow
@@ -192,7 +192,7 @@ def test_what_begins_with_a_tensor_stays_as_it_is(folder: Path) -> None:
 
 def test_a_crop_is_given_once(folder: Path) -> None:
     t = import_torchvision().transforms
-    with pytest.raises(OptionError, match="crop= and a Compose that begins with the same"):
+    with pytest.raises(OptionError, match="begins with crop, too: leave out crop="):
         packio.FolderDataset(
             folder, crop=packio.CenterCrop(40), transform=t.Compose([t.CenterCrop(5), t.ToTensor()])
         )
@@ -203,13 +203,18 @@ def test_views_take_flips_of_a_compose_and_crops_are_called(folder: Path) -> Non
     crops = [packio.CenterCrop(96)] * 2
     each = [t.Compose([t.RandomHorizontalFlip(1.0), t.RandomInvert(1.0), t.ToTensor()]),
             t.Compose([t.CenterCrop(40), t.RandomInvert(1.0), t.ToTensor()])]  # fmt: skip
-    ds = packio.FolderDataset(folder, views=crops, transform=each)
+    with pytest.warns(UserWarning, match="cropped twice"):
+        ds = packio.FolderDataset(folder, views=crops, transform=each)
     plain = packio.FolderDataset(folder, crop=packio.CenterCrop(96))
     first, second = ds[1][0]
     assert torch.equal(first, (255 - plain[1][0].flip(2)) / 255)
     assert torch.equal(second, (255 - plain[1][0][:, 28:68, 28:68]) / 255)
     plain.transform = each[1]
-    assert torch.equal(plain[1][0], second)
+    with pytest.warns(UserWarning, match="cropped twice"):
+        assert torch.equal(plain[1][0], second)
+    whole = packio.FolderDataset(folder)
+    whole.transform = each[1]
+    assert whole[1][0].shape == (3, 40, 40)
 
 
 def test_another_transform_comes_with_its_own_crop(folder: Path) -> None:
@@ -264,6 +269,7 @@ def test_explain_calls_functions_with_what_they_get(output: str, folder: Path) -
         ({"transform": packio.RandomResizedCrop(64)}, "a crop goes into crop="),
         ({"transform": [packio.CenterCrop(64), packio.ColorJitter(0.4)]}, "a crop goes into crop="),
         ({"transform": "rand-m9-mstd0.5-inc1"}, "packio.TimmRandAugment"),
+        ({"transform": packio.RandAugment}, r"a class; write RandAugment\(\)"),
         ({"transforms": packio.RandomAffine(20)}, "packio's own go into transform="),
         ({"views": [packio.CenterCrop(8)] * 2, "transform": [packio.RandAugment()]},
          r"1 items, views= has 2"),
@@ -360,3 +366,30 @@ def test_thresholds_of_v2_are_its_own() -> None:
         made = gray[None].clone()
         program.run(made, [ours._plan("Solarize", level, 31, 0.9, 16, 16)])
         assert np.array_equal(made[0, 0].numpy(), np.asarray(wanted)), level
+
+
+def test_a_list_of_torchvisions_steps_is_a_compose(folder: Path) -> None:
+    t = import_torchvision().transforms
+    steps = [t.CenterCrop(32), t.RandomInvert(1.0), t.ToTensor()]
+    ds = packio.FolderDataset(folder, transform=steps)
+    assert torch.equal(ds[1][0], packio.FolderDataset(folder, transform=t.Compose(steps))[1][0])
+    assert not ds._pipelines[0].rest
+    own = [packio.RandomInvert(1.0), t.ToTensor()]  # not meant as one: the list is packio's
+    with pytest.raises(TransformError, match="ToTensor failed"):
+        packio.FolderDataset(folder, transform=own).gather([0])
+
+
+def test_packios_transforms_take_pillows_image_behind_others(folder: Path) -> None:
+    t = import_torchvision().transforms
+    compose = t.Compose([t.CenterCrop(32), t.Lambda(lambda image: image), packio.RandomInvert(1.0),
+                         t.Grayscale(), packio.RandomSolarize(90, 1.0), t.ToTensor()])  # fmt: skip
+    _check_as_torchvision(folder, compose)
+
+
+def test_nobody_normalises_twice(folder: Path) -> None:
+    t = import_torchvision().transforms
+    end = [t.ToTensor(), t.Normalize(MEAN, STD)]
+    for steps in (end, [t.Lambda(lambda image: image), *end]):
+        ds = packio.FolderDataset(folder, transform=t.Compose([t.CenterCrop(20), *steps]))
+        with pytest.raises(OptionError, match="normalised twice"):
+            packio.Loader(ds, 4, normalize=(MEAN, STD))

@@ -3,8 +3,8 @@
     python examples/timm_train.py
     python examples/timm_train.py --data photos/train --model resnet50
 
-The crop is packio's, so that it is known before an image is decoded; what timm does after it stays
-timm's: RandAugment on Pillow images, then random erasing, then mixup and cutmix of whole batches.
+timm's transform is given as it is: packio crops while it decodes, and runs RandAugment, floats and
+random erasing in its core. Mixup and cutmix of whole batches stay timm's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import timm
 import timm.data
 import torch
 from timm.loss import SoftTargetCrossEntropy
-from torchvision.transforms import Compose
 
 import packio
 
@@ -56,19 +55,11 @@ def main() -> None:
     classes = len(packio.open(pack).classes)
     model = timm.create_model(options.model, num_classes=classes).to(device)
     how = timm.data.resolve_model_data_config(model)  # mean, std, interpolation, …
-    _, augment, finish = timm.data.create_transform(  # in three parts: the first one is the crop
+    transform = timm.data.create_transform(
         options.size, is_training=True, auto_augment="rand-m5-mstd0.5", re_prob=0.1,
-        mean=how["mean"], std=how["std"], separate=True,
+        mean=how["mean"], std=how["std"], interpolation=how["interpolation"],
     )  # fmt: skip
-    train = packio.LmdbDataset(
-        pack,
-        split="train",
-        crop=packio.RandomResizedCrop(options.size, interpolation=how["interpolation"]),
-        hflip=0.5,
-        output="pil",
-        transform=Compose([augment, finish]),
-        seed=0,
-    )
+    train = packio.LmdbDataset(pack, split="train", transform=transform, seed=0)
     crop = packio.ResizeCenterCrop(options.size, how["crop_pct"], how["interpolation"])
     val = packio.LmdbDataset(pack, split="val", crop=crop)
     mixup = timm.data.Mixup(
@@ -79,7 +70,7 @@ def main() -> None:
         options.batch_size,
         shuffle=True,
         drop_last=True,  # mixup takes an even number
-        num_workers=options.workers,  # RandAugment is Python: processes, not threads
+        num_workers=options.workers,
         device=device,
         batch_transform=lambda batch: mixup(*batch),
     )

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from typer.models import ArgumentInfo
 
 import packio
-from packio import cli
+from packio import cli, ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +64,10 @@ def _room(room: str, names: list[str]) -> str:
             lines += ["    options:", "      inherited_members: true"]
         lines += [""]
     if room == "ops":
-        lines += ["## Functions", "", "::: packio.ops", "    options:", "      members: true", ""]
+        lines += ["## Functions", "", "Of `packio.ops`:", ""]
+        functions = [name for name in ops.__all__ if name != "Transform"]
+        lines += [f"- `{name}`: {_first_line(getattr(ops, name))}" for name in functions]
+        lines += ["", "::: packio.ops", "    options:", "      members: true", ""]
     return "\n".join(lines)
 
 

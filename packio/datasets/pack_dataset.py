@@ -296,7 +296,8 @@ class PackDataset(Dataset):
 
         Args:
             basename: The last part of it alone.
-            absolute: The whole path, that of the folder or of the pack before it.
+            absolute: With the path of the folder, or of the pack, in front; within a pack it is no
+                file. ``basename`` comes first.
         """
         keys = [key for key, _ in self.samples]
         if basename:
@@ -381,8 +382,8 @@ class PackDataset(Dataset):
             samples: How many of the first samples are made, to measure each step.
 
         Returns:
-            A table as text: µs an image, the step, and whether packio's core does it for a whole
-            batch, or your function is called with each image.
+            A table as text: µs an image, who does the step (packio, or Python called by image), and
+            the step.
         """
         plain = self.with_options(
             transform=None,

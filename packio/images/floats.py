@@ -25,8 +25,8 @@ class Normalize:
 
     The values are those of torchvision's ToTensor and Normalize, bit for bit: each operation is
     rounded to float32, and the result to the dataset's ``dtype``. As ``transform=`` of a dataset it
-    costs little: the threads that decode make floats of a whole batch. Behind other transforms, it
-    gets one image after the other, and ``dtype`` is the type that the first of them gets.
+    costs little: the threads that decode make floats of a whole batch. After a function of yours it
+    is called image by image, and ``dtype`` is the type that the function gets.
 
     Args:
         mean, std: Of each channel, of values in 0..1; a single one is for all channels.
@@ -34,7 +34,7 @@ class Normalize:
             bit of a value may differ from that of x / 255.
 
     Raises:
-        OptionError: a mean or a standard deviation is none of values in 0..1.
+        OptionError: mean and std are not for values in 0..1, as those for 0..255.
     """
 
     mean: Sequence[float]

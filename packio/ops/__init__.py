@@ -1,5 +1,9 @@
 """Operations on images of bytes, with the pixels of Pillow, by the native core.
 
+Colours: brightness, contrast, saturation, hue, grayscale, invert, equalize, autocontrast,
+posterize, solarize, solarize_add, sharpness. Blurs: gaussian_blur (torchvision's), pillow_blur.
+Moves: rotate, affine, perspective. Random versions are in packio itself, as `packio.RandAugment`.
+
 Each function takes an image, (C, H, W) uint8, or a batch, (N, C, H, W), and returns a new tensor:
 
 >>> packio.ops.rotate(images, 30, interpolation="bilinear")                 # doctest: +SKIP

@@ -44,9 +44,8 @@ def gaussian_blur(
 ) -> torch.Tensor:
     """Blur by a Gaussian kernel, as ``torchvision.transforms.functional.gaussian_blur``.
 
-    Beyond its borders the image is reflected. Bytes are the gray levels nearest to the exact sums,
-    but for errors below 0.0001. torchvision's own errors reach 0.0003, as it adds up all products
-    in single precision: of 100,000 bytes of photographs, 0 to 10 differ from its, by 1.
+    Beyond its borders the image is reflected. The result is the exact sum, rounded. torchvision
+    adds up in single precision: of 100,000 values of photographs, 0 to 10 differ from its, by 1.
     Source: torchvision 0.28, ``transforms/_functional_tensor.py``.
 
     Args:

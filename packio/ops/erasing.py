@@ -23,13 +23,13 @@ _TRIES = 10  # boxes that are drawn until one fits into the image
 class RandomErasing:
     """Erase a random box of an image with a probability, as torchvision's RandomErasing.
 
-    As the last of a dataset's ``transform=``, behind `packio.Normalize`, it changes floats, and its
-    random numbers are the dataset's: see `packio.ops.Transform`.
+    Put it last in a dataset's ``transform=``, after `packio.Normalize`: then its random numbers are
+    the dataset's, as of `packio.ops.Transform`.
 
     Args:
         p: Probability.
-        scale: (least, most) share of the image that the box has.
-        ratio: (least, most) height of the box for its width.
+        scale: (least, most) share of the image's area that is erased.
+        ratio: (least, most) height divided by width.
         value: What the box gets: a number, one number a channel, or "random", normal noise.
 
     Raises:

@@ -144,12 +144,11 @@ class RandAugment(_Policy):
 
     Args:
         num_ops: Operations for an image, one after the other.
-        magnitude: Of all operations, below ``num_magnitude_bins``.
-        num_magnitude_bins: Magnitudes that there are.
-        interpolation: "nearest", "bilinear" or "bicubic", of what is moved.
+        magnitude: Strength of every operation, 0 to ``num_magnitude_bins`` - 1.
+        num_magnitude_bins: Number of strengths.
+        interpolation: "nearest", "bilinear" or "bicubic", of rotations, shears and translations.
         fill: Colour outside the image: a number, or one a channel; None: black.
-        thresholds_of_v2: Solarize from the thresholds of torchvision's v2, which differ in the last
-            bits: a value that is a threshold is inverted, or not.
+        thresholds_of_v2: As torchvision's v2, whose thresholds of Solarize differ by rounding.
 
     Raises:
         OptionError: a value is none of these.

@@ -33,9 +33,10 @@ class TimmRandAugment(Transform):
     """Some random operations, as timm's RandAugment makes them of a configuration string.
 
     Args:
-        config: As "rand-m9-mstd0.5-inc1": magnitude (m, of 10), its standard deviation (mstd; above
-            100: uniform from 0 to m), its largest value (mmax), number of operations (n, default
-            2), probability of each (p, default 0.5), whether all grow with the magnitude (inc1).
+        config: As "rand-m9-mstd0.5-inc1". m9: strength, of 10. mstd0.5: the strength varies by this
+            standard deviation; above 100 it is uniform from 0 to m. mmax9: the largest strength.
+            n2: number of operations. p0.5: probability of each. inc1: every operation gets stronger
+            with m.
         fill: Colour outside the image; timm's transforms take the mean of the dataset.
         interpolation: "bilinear", "bicubic" or "nearest"; or "random", one of the first two.
 

@@ -20,9 +20,9 @@ class Transform:
 
     As ``transform=`` of a dataset, or one of a list of them, it takes its random numbers from the
     dataset's: the same seed gives the same images, in any number of workers, threads and ranks. The
-    threads that decode run it on a whole batch. Behind a function of yours, or if its class is
-    derived, it is called with each image. Called so, or by itself, it takes numbers of torch's
-    generator: `transform(images)` returns a new tensor.
+    threads that decode run it on a whole batch. Called by hand, as ``packio.RandAugment()(batch)``,
+    or after a function of yours, it draws from torch's generator (`torch.manual_seed`). A class of
+    yours that derives from it is called, too, image by image.
 
     Attributes:
         draws: Random numbers that an image takes.
@@ -59,8 +59,11 @@ class RandomApply(Transform):
     """Apply a list of transforms with a probability, as torchvision's RandomApply.
 
     Args:
-        transforms: Transforms of packio.
+        transforms: packio's transforms, but Normalize and RandomErasing.
         p: Probability that all of them are applied.
+
+    Raises:
+        OptionError: a transform is another one, or p is no probability.
     """
 
     transforms: Sequence[Transform]

@@ -27,7 +27,7 @@ class ColorJitter(Transform):
 
     Args:
         brightness, contrast, saturation: A factor is drawn from 1 - x to 1 + x, or from (least,
-            most).
+            most): 0.4 means 0.6 to 1.4, 0 changes nothing.
         hue: A shift is drawn from -x to x, or from (least, most), within -0.5..0.5.
 
     Raises:
@@ -91,7 +91,7 @@ class RandomHorizontalFlip(_Sometimes):
 
 @dataclasses.dataclass(frozen=True)
 class RandomVerticalFlip(_Sometimes):
-    """Mirror an image top-bottom with a probability, as torchvision's; see ``vflip=``."""
+    """Mirror an image top-bottom with a probability, as torchvision's."""
 
     p: float = 0.5
     _name = "vflip"
@@ -182,9 +182,8 @@ class GaussianBlur(Transform):
     """Blur by a Gaussian of a random sigma: torchvision's kernel, or Pillow's boxes.
 
     Args:
-        kernel_size: Side of torchvision's kernel in pixels, odd, or (width, height). None: as
-            ``PIL.ImageFilter.GaussianBlur``, with sigma as its radius, which SimCLR, DINO and timm
-            use.
+        kernel_size: Side of torchvision's kernel in pixels, odd, or (width, height), as 23 in
+            SimCLR. None: Pillow's blur with the radius sigma, as in DINO and timm.
         sigma: Drawn from (least, most), in pixels; or one number.
 
     Raises:

@@ -58,9 +58,14 @@ def rotate(
     images: torch.Tensor, angle: float, interpolation: str = "nearest", fill: Fill = 0,
     center: Sequence[float] | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """Rotate images counter-clockwise by degrees into the same size, as ``Image.rotate``.
+    """Rotate images into the same size, as ``Image.rotate``.
 
-    Arguments, result and errors are those of `affine`.
+    Args:
+        images: (C, H, W) or (N, C, H, W) uint8, C 1 or 3, on the processor.
+        angle: Degrees, counter-clockwise.
+        interpolation, fill, center: See `affine`.
+
+    Returns and raises as `affine`.
     """
     program.check_images(images, "packio.ops.rotate")
     matrix = rotation_coefficients(*_size(images), angle, center)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from packio.errors import OptionError
-from packio.ops import program
+from packio.images import program
 
 if TYPE_CHECKING:
     import torch

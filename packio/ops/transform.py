@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from packio.errors import OptionError
-from packio.ops import program
+from packio.images import program
 
 Fill = float | Sequence[float] | None
 

@@ -122,7 +122,7 @@ class LocalStore(Store):
             raise ReadError(f"{self.path(file)}, byte {offset}: {error.strerror}") from error
         if len(data) < length:
             raise IntegrityError(
-                f"{self.path(file)}: ends at byte {offset + len(data)}, the index says "
+                f"{self.path(file)}: {os.fstat(handle.number).st_size} bytes, the index says "
                 f"{self._sizes[file]}; truncated while it was open"
             )
         return data

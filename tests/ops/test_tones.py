@@ -14,7 +14,8 @@ from native_core import kernels  # noqa: F401 (a fixture)
 from PIL import Image, ImageEnhance, ImageOps
 
 from packio.errors import OptionError, TransformError
-from packio.ops import program, tones
+from packio.images import program
+from packio.ops import tones
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

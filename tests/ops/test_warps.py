@@ -16,7 +16,8 @@ from PIL import Image
 from vision import import_torchvision
 
 from packio.errors import OptionError, TransformError
-from packio.ops import program, warps
+from packio.images import program
+from packio.ops import warps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -127,6 +127,16 @@ typedef struct {
     double values[12];
 } Operation;
 
+/* What becomes of the outputs of a view: operations on each, then floats of its bytes.
+   `packio.images.native` has the same fields in the same order. */
+typedef struct {
+    const Operation *operations; /* (samples, each) */
+    const void *tables;          /* (channels, 256) floats, of `size` bytes */
+    const float *constants;      /* (channels, 2): the mean and std that they were made of */
+    int32_t each;
+    int32_t size;                /* 2 or 4; 0: bytes stay bytes */
+} Finish;
+
 enum { IN_MEMORY = -2 };
 
 /* What the bytes of an image are: a JPEG, or raw bytes of RGB or gray, plane by plane or pixel by
@@ -265,6 +275,7 @@ typedef struct {
     unsigned images;
     Buffer bytes, clean, coefficients, tables, tasks, planes, turned, rows, small, axes, taps, walked, logs;
     Buffer second, work;  /* of operations: a second image, and what a kernel needs beside it */
+    Buffer outputs;       /* bytes that become floats */
 } Scratch;
 
 /* How an axis of an image is resized. */
@@ -314,7 +325,7 @@ const Kernels *packio_kernels(void);  /* those that are chosen */
 void *packio_reserve(Buffer *buffer, size_t bytes);
 
 /* Before an image: give back what no image of late has needed, as after a very large one. All
-   buffers may go but the file's bytes. */
+   buffers may go but the file's bytes and the outputs. */
 void packio_trim(Scratch *scratch);
 
 /* CRC32C: see crc.c, and kernels/crc.h. A checksum so far, and more bytes; before the first and
@@ -324,8 +335,14 @@ extern uint32_t packio_crc_bytes[8][256], packio_crc_shifts[2][4][256];
 uint32_t packio_crc_by_tables(uint32_t crc, const uint8_t *at, size_t length);
 
 /* Make outputs of an image: see make.c. */
+enum { MOST_OUTPUTS = 16 };
 EXPORTED int packio_make(Scratch *scratch, const Request *requests, int count, const uint8_t *data,
                          int64_t size, const uint8_t *points, int64_t points_size, int layout);
+
+/* Floats of bytes: see floats.c. */
+EXPORTED int packio_look_up(const uint8_t *planes, int64_t images, int channels, int64_t pixels,
+                            const void *tables, const float *constants, int size, int is_last,
+                            void *out);
 
 /* Read a header. A status. */
 int packio_header(const uint8_t *data, size_t size, Jpeg *jpeg);

@@ -5,10 +5,6 @@
 
 #include "core.h"
 
-EXPORTED int packio_look_up(const uint8_t *planes, int64_t images, int channels, int64_t pixels,
-                            const void *tables, const float *constants, int size, int is_last,
-                            void *out);
-
 #define LOOK_UP(NAME, VALUE)                                                                       \
     static void NAME(const uint8_t *from, int64_t count, const VALUE *table, VALUE *to,            \
                      int64_t step) {                                                               \
@@ -32,35 +28,59 @@ enum Float { FLOAT32, BFLOAT16, FLOAT16, NO_FLOAT };
 #include <immintrin.h>
 #define WITH_FMA __attribute__((target("avx2,fma,f16c")))
 
-/* x / by, rounded once: a product, corrected by what it leaves. */
-WITH_FMA static inline __m256 divide(__m256 x, __m256 by, __m256 inverse) {
-    __m256 product = _mm256_mul_ps(x, inverse);
-    return _mm256_fmadd_ps(_mm256_fnmadd_ps(product, by, x), inverse, product);
+/* A number as a sum of two floats, and x times it, rounded once but for one case in millions. */
+typedef struct {
+    __m256 high, low;
+} Factor;
+
+WITH_FMA static inline Factor factor(double number) {
+    float high = (float)number;
+    return (Factor){_mm256_set1_ps(high), _mm256_set1_ps((float)(number - (double)high))};
 }
 
-/* (x / 255 - mean) / std of bytes, eight at a time; returns how many. */
+WITH_FMA static inline __m256 times(__m256 x, Factor by) {
+    return _mm256_fmadd_ps(x, by.high, _mm256_mul_ps(x, by.low));
+}
+
+/* What (x / 255 - mean) / std takes. */
+typedef struct {
+    Factor scale, inverse;
+    __m256 mean;
+} Recipe;
+
+WITH_FMA static inline __m256 normalise(__m256i bytes, const Recipe *by) {
+    __m256 x = times(_mm256_cvtepi32_ps(bytes), by->scale);
+    return times(_mm256_sub_ps(x, by->mean), by->inverse);
+}
+
+/* Bits of floats whose upper half is that of bfloat16: to the nearest, else to even. */
+WITH_FMA static inline __m256i round_upper(__m256 x) {
+    __m256i bits = _mm256_castps_si256(x), one = _mm256_set1_epi32(1);
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), one);
+    return _mm256_add_epi32(bits, _mm256_add_epi32(_mm256_set1_epi32(0x7FFF), odd));
+}
+
+/* (x / 255 - mean) / std of bytes, sixteen at a time; returns how many. */
 WITH_FMA INLINE int64_t compute_as(const enum Float kind, const uint8_t *from, int64_t count,
                                    const float *constants, void *out) {
-    const __m256 whole = _mm256_set1_ps(255), part = _mm256_set1_ps(1 / 255.0F);
-    const __m256 mean = _mm256_set1_ps(constants[0]), std = _mm256_set1_ps(constants[1]);
-    const __m256 inverse = _mm256_set1_ps(1 / constants[1]);
-    const __m256i half = _mm256_set1_epi32(0x7FFF), one = _mm256_set1_epi32(1);
+    const Recipe by = {factor(1 / 255.0), factor(1 / (double)constants[1]),
+                       _mm256_set1_ps(constants[0])};
     int64_t i = 0;
-    for (; i + 8 <= count; i += 8) {
-        __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(from + i)));
-        __m256 x = divide(_mm256_cvtepi32_ps(bytes), whole, part);
-        x = divide(_mm256_sub_ps(x, mean), std, inverse);
-        if (kind == FLOAT32) {
-            _mm256_storeu_ps((float *)out + i, x);
-        } else if (kind == FLOAT16) {
-            _mm_storeu_si128((void *)((uint16_t *)out + i), _mm256_cvtps_ph(x, 0));
-        } else { /* to the nearest, else to even */
-            __m256i bits = _mm256_castps_si256(x);
-            __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), one);
-            bits = _mm256_add_epi32(bits, _mm256_add_epi32(half, odd));
-            bits = _mm256_srli_epi32(bits, 16);
-            __m256i words = _mm256_permute4x64_epi64(_mm256_packus_epi32(bits, bits), 0xD8);
-            _mm_storeu_si128((void *)((uint16_t *)out + i), _mm256_castsi256_si128(words));
+    for (; i + 16 <= count; i += 16) {
+        __m128i bytes = _mm_loadu_si128((const void *)(from + i));
+        if (kind == BFLOAT16) { /* pairs: their halves lie as they come out */
+            __m256i pairs = _mm256_cvtepu16_epi32(bytes);
+            __m256 even = normalise(_mm256_and_si256(pairs, _mm256_set1_epi32(255)), &by);
+            __m256 odd = normalise(_mm256_srli_epi32(pairs, 8), &by);
+            __m256i first = _mm256_srli_epi32(round_upper(even), 16);
+            first = _mm256_blend_epi16(first, round_upper(odd), 0xAA);
+            _mm256_storeu_si256((void *)((uint16_t *)out + i), first);
+            continue;
+        }
+        for (int half = 0; half < 2; half++, bytes = _mm_srli_si128(bytes, 8)) {
+            __m256 x = normalise(_mm256_cvtepu8_epi32(bytes), &by);
+            if (kind == FLOAT32) _mm256_storeu_ps((float *)out + i + 8 * half, x);
+            else _mm_storeu_si128((void *)((uint16_t *)out + i + 8 * half), _mm256_cvtps_ph(x, 0));
         }
     }
     return i;

@@ -106,7 +106,10 @@ def test_images_are_finished_as_those_of_another_decoder(
 ) -> None:
     transform = (steps or None) if dtype == torch.uint8 else [*steps, _FLOATS]
     options = {**CROPS["random"], "seed": 5, "transform": transform, "dtype": dtype}
-    for more in ({}, {"views": [packio.RandomResizedCrop(48), packio.Resize((20, 24))], "crop": None}):
+    for more in (
+        {},
+        {"views": [packio.RandomResizedCrop(48), packio.Resize((20, 24))], "crop": None},
+    ):
         own = {**options, **more}
         if more and transform:
             own["transform"] = [transform, transform[-1:]]

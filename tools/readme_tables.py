@@ -367,16 +367,19 @@ def recipes(result: Json) -> str:
     size = f"JPEGs of {machine['bytes_an_image'] / 1000:.0f} kB (CIFAR: raw pixels)"
     conditions = (
         f"{machine['cpu']}, {size}, µs of a processor an image, one thread: medians (lowest to "
-        "highest); ratios of the rounds."
+        "highest); x is the median of the rounds' ratios to packio."
     )
-    heads = "recipe", "packio", "its decoding, crop, floats", "torchvision or timm", "times as fast"
-    lines = [conditions, "", f"| {' | '.join(heads)} |", "|---|" + "---:|" * 4]
+    others = {"torchvision or timm": ("torchvision", "timm"), "torchvision's v2": ("v2",),
+              "albumentations": ("albumentations",), "Kornia": ("kornia",)}  # fmt: skip
+    heads = "recipe", "packio", "its decoding, crop, floats", *others
+    lines = [conditions, "", f"| {' | '.join(heads)} |", "|---|" + "---:|" * (len(heads) - 1)]
     rows = result["microseconds"]
     for recipe in dict.fromkeys(name.partition(":")[0] for name in rows):
-        other = next(n for n in rows if n in (f"{recipe}: torchvision", f"{recipe}: timm"))
-        names = [f"{recipe}: packio", f"{recipe}: crop", other]
-        cells = [_spread(rows[name], ",.0f") for name in names]
-        cells.append(_spread(result["ratio"][other], ".1f"))
+        cells = [_spread(rows[f"{recipe}: {name}"], ",.0f") for name in ("packio", "crop")]
+        for names in others.values():
+            name = next((n for n in names if f"{recipe}: {n}" in rows), None)
+            row, ratio = (result[k].get(f"{recipe}: {name}") for k in ("microseconds", "ratio"))
+            cells.append(f"{_spread(row, ',.0f')}: {ratio['median']:.1f} x" if row else "")
         lines.append(f"| {_RECIPES[recipe]} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -388,6 +391,8 @@ _RECIPES = {
     "dino": "DINO: two views of 224, eight of 96, with jitter, gray, Pillow's blur, solarize",
     "mae": "MAE: bicubic crop, flip, normalise",
     "cifar": "CIFAR: pad and crop, flip, AutoAugment, 32 x 32",
+    "segmentation": "segmentation: crop, flip, rotation and shift of image and mask, jitter",
+    "detection": "detection: 320 x 320, flip, rotation and shift of image and boxes, jitter",
 }
 
 

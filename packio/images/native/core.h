@@ -158,6 +158,18 @@ typedef struct {
     int16_t is_once;             /* whether all its outputs are made of one decode */
 } Sample;
 
+/* What is made, and of which bytes. */
+typedef struct {
+    const Sample *samples;
+    const Request *requests; /* the outputs of each sample, one after the other */
+    const uint8_t *points;
+    const char *paths;
+    const int32_t *numbers; /* of the samples to make, in this order */
+    const Finish *finish;   /* of each output of a sample; NULL: nothing becomes of them */
+    int outputs;            /* of each sample */
+    int count, taken;       /* of numbers; `taken` is shared by all threads */
+} Batch;
+
 /* What a lookup of the next bits gives: up to four coefficients of 8 bits.
    meta: bits used | positions passed << 8 | zeros before the first coefficient << 16
          | 127 << 24 if the block ends */
@@ -338,6 +350,9 @@ uint32_t packio_crc_by_tables(uint32_t crc, const uint8_t *at, size_t length);
 enum { MOST_OUTPUTS = 16 };
 EXPORTED int packio_make(Scratch *scratch, const Request *requests, int count, const uint8_t *data,
                          int64_t size, const uint8_t *points, int64_t points_size, int layout);
+
+/* Make samples of a batch: see slice.c. */
+EXPORTED int packio_make_slice(Scratch *scratch, Batch *batch, int most, int32_t *declined);
 
 /* Floats of bytes: see floats.c. */
 EXPORTED int packio_look_up(const uint8_t *planes, int64_t images, int channels, int64_t pixels,

@@ -10,20 +10,6 @@
 #include <time.h>
 #include <unistd.h>
 
-/* What is made, and of which bytes. */
-typedef struct {
-    const Sample *samples;
-    const Request *requests; /* the outputs of each sample, one after the other */
-    const uint8_t *points;
-    const char *paths;
-    const int32_t *numbers; /* of the samples to make, in this order */
-    const Finish *finish;   /* of each output of a sample; NULL: nothing becomes of them */
-    int outputs;            /* of each sample */
-    int count, taken;       /* of numbers; `taken` is shared by all threads */
-} Batch;
-
-EXPORTED int packio_make_slice(Scratch *scratch, Batch *batch, int most, int32_t *declined);
-
 EXPORTED uint32_t packio_crc32c(const uint8_t *data, int64_t size);
 
 uint32_t packio_crc32c(const uint8_t *data, int64_t size) {

@@ -13,8 +13,6 @@
    One of them has the kernels for any processor, the other one those for AVX2. Statuses and pixels
    must be the same. After each batch of inputs, good images must be made as they were at first.
 
-   What was made is made again in a slice of a batch, where operations and floats follow.
-
    With each input, rows of a PNG lose their filters, as the specification says. */
 
 #include <dirent.h>
@@ -51,7 +49,7 @@ static int seed_count;
 static Scratch *exact, *kept;
 static uint64_t state;
 static uint64_t digest; /* of all that was made: the same for any processor and compiler */
-static unsigned long calls, made, declined[8], points_found, recuts, unfiltered, operated, finished;
+static unsigned long calls, made, declined[8], points_found, recuts, unfiltered, operated;
 
 /* Random numbers. Source: S. Vigna, splitmix64. */
 static uint64_t draw(void) {
@@ -386,9 +384,11 @@ static double value(void) {
     }
 }
 
-/* Up to four operations; returns how many. */
-static int draw_operations(Operation operations[4]) {
-    int count = below(5);
+/* A row of operations on an image gives the same by both kinds of kernels, and harms nothing. */
+static void operate_some(unsigned long run) {
+    int channels = below(30) ? (below(2) ? 1 : 3) : below(5), height = 1 + below(40);
+    int width = 1 + below(below(3) ? 40 : 90), count = below(5);
+    Operation operations[4];
     for (int i = 0; i < count; i++) {
         Operation *o = operations + i;
         static const int first[] = {BRIGHTNESS, AFFINE, GAUSSIAN_BLUR};
@@ -403,71 +403,6 @@ static int draw_operations(Operation operations[4]) {
         }
         for (int k = 6; k < 12 && below(4); k++) o->values[k] = below(256);
     }
-    return count;
-}
-
-/* An output that was made, or declined, is so in a batch, too; operations and floats may follow. */
-static void finish_some(const Request *asked, const uint8_t *wanted, size_t bytes, int was_made,
-                        const uint8_t *data, size_t size, const uint8_t *points, size_t points_size,
-                        int layout, unsigned long run) {
-    static const int sizes[] = {0, 2, 4};
-    int32_t number = 0, declined_of[2][1] = {{0}};
-    Operation operations[4];
-    uint8_t tables[3][256][4];
-    float constants[3][2];
-    int item = ANY(sizes), is_real = item == 4 && below(2), count = below(2) ? draw_operations(operations) : 0;
-    for (int c = 0; c < 3; c++) {
-        float mean = (float)below(256) / 255, std = (float)(1 + below(300)) / 255;
-        constants[c][0] = mean;
-        constants[c][1] = std;
-        for (int i = 0; i < 256; i++) {
-            float scaled = (float)i / 255, value = (scaled - mean) / std;
-            uint32_t other = (uint32_t)draw();
-            /* of two bytes each, they lie closer together */
-            if (item != 2) memcpy(tables[c][i], is_real ? (void *)&value : (void *)&other, 4);
-            else memcpy((uint8_t *)tables + 2 * (256 * c + i), &other, 2);
-        }
-    }
-    Finish finish = {operations, tables, &constants[0][0], count, item};
-    Sample sample = {.offset = (int64_t)(intptr_t)data, .length = (int64_t)size, .file = IN_MEMORY,
-                     .points_size = (int32_t)points_size, .layout = layout, .is_once = (int16_t)below(2)};
-    size_t room = bytes * (size_t)(item ? item : 1);
-    uint8_t *outs[2] = {malloc(room), malloc(room)};
-    int lost[2];
-    for (int i = 0; i < 2; i++) {
-        Request r = *asked;
-        r.out = outs[i];
-        memset(outs[i], 0, room);
-        packio_choose((int)(run + (unsigned)i) & 1);
-        Batch batch = {.samples = &sample, .requests = &r, .points = points ? points : (const uint8_t *)"",
-                       .paths = "", .numbers = &number, .finish = below(5) ? &finish : NULL,
-                       .outputs = 1, .count = 1};
-        if (item || count) batch.finish = &finish;
-        lost[i] = packio_make_slice(i ? kept : exact, &batch, 1, declined_of[i]);
-    }
-    calls += 2;
-    if (lost[0] < 0 || lost[0] > 1 || (!was_made && !lost[0])) fail("a batch of what is declined", run);
-    if (lost[0] != lost[1]) {
-        if (was_made && !count) fail("a batch declines by the kernels", run);
-    } else if (!lost[0]) {
-        if (memcmp(outs[0], outs[1], room)) fail("other values of a batch", run);
-        for (size_t i = 0; i < bytes && !count; i++) {
-            size_t channel = asked->channels == 3 ? i / (bytes / 3) : 0, step = (size_t)(item ? item : 1);
-            const uint8_t *entry = (uint8_t *)tables + (256 * channel + wanted[i]) * step;
-            if (memcmp(outs[0] + i * step, item ? entry : wanted + i, step)) fail("not the table's value", run);
-        }
-        finished++;
-    }
-    free(outs[0]);
-    free(outs[1]);
-}
-
-/* A row of operations on an image gives the same by both kinds of kernels, and harms nothing. */
-static void operate_some(unsigned long run) {
-    int channels = below(30) ? (below(2) ? 1 : 3) : below(5), height = 1 + below(40);
-    int width = 1 + below(below(3) ? 40 : 90);
-    Operation operations[4];
-    int count = draw_operations(operations);
     size_t bytes = (size_t)(channels * height * width), room = bytes ? bytes : 1;
     uint8_t *images[2] = {malloc(room), malloc(room)};
     for (size_t i = 0; i < bytes; i++) images[0][i] = (uint8_t)draw();
@@ -603,10 +538,6 @@ static void one_run(unsigned long run) {
     } else {
         declined[statuses[0]]++;
     }
-    if (statuses[0] == statuses[1] && statuses[0] != MEMORY) {
-        state = begun + (1 << 18); /* see below */
-        finish_some(&r, outs[0], bytes, !statuses[0], data, size, points, points_size, layout, run);
-    }
     free(outs[0]);
     free(outs[1]);
     free(points);
@@ -691,8 +622,7 @@ int main(int count, char **arguments) {
     }
     packio_free_scratch(kept);
     packio_free_scratch(exact);
-    fprintf(stderr, "%lu times operated, %lu finished, %lu calls of the core\n", operated,
-            finished, calls); /* depends on the processor, a little */
+    fprintf(stderr, "%lu times operated, %lu calls of the core\n", operated, calls); /* depends on the processor, a little */
     printf("%lu runs: %lu made, %lu of other kinds, %lu damaged, %lu of another size, "
            "%lu requests, %lu memory; %lu seek points, %lu scans, %lu PNGs; digest %016llx\n",
            runs, made, declined[1], declined[2], declined[3], declined[4], declined[5],

@@ -12,17 +12,15 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import torch
 
-from packio.batches import images
-from packio.batches.columns import share
-from packio.batches.finishing import Finish
+from packio.batches import images, slices
+from packio.batches.columns import make_each, share, stack
 from packio.batches.framing import Draw, Framing, Settings
 from packio.errors import Naming, OptionError
-from packio.images import encodings, floats, native, regions
+from packio.images import encodings, floats, native, regions, tensors
 from packio.images.decoders import Decoder
 from packio.images.geometry import Resize, Size, accept_crop, check_probability
 from packio.index.indexfile import PROGRESSIVE, crc32c
 from packio.packs.table import Row, RowList
-from packio.system import buffers
 from packio.system.threads import Threads, automatic_threads, check_threads
 
 # The bytes of an image file: of Python's, an array or a tensor (length,) uint8; or a path
@@ -97,6 +95,8 @@ def decode(
         settings = _settings(*how)
     except TypeError:  # a crop that cannot be hashed
         settings = _settings.__wrapped__(*how)
+    if dtype != torch.uint8 or not is_list:
+        settings = settings.for_floats  # what comes out is not sent as it is
     names = [_name(image, slot if is_list else None) for slot, image in enumerate(given)]
     datas = list(map(_read, given, names))
     rows = RowList(map(_find_row, datas, range(len(datas)), names))
@@ -106,7 +106,14 @@ def decode(
         key = int(torch.randint(1 << 62, (), generator=generator, device="cpu"))
     framing = Framing.draw(settings, rows, Draw(key, np.arange(len(rows))))
     points = _check_points(seek_points, datas)
-    made = _make(framing, Finish(dtype, normalize), datas, points, names, chosen, is_list=is_list)
+    made = _make(framing, datas, points, names, chosen)
+    if dtype == torch.uint8:
+        pass
+    elif isinstance(made, list):
+        made = share([floats.to_floats(image, dtype, normalize) for image in made])
+    else:
+        out = tensors.new_batch(tuple(made.shape), dtype) if is_list else None
+        made = floats.to_floats(made, dtype, normalize, out, chosen)
     return made if is_list else made[0]
 
 
@@ -205,23 +212,25 @@ def _threads(count: int) -> Threads:
 
 
 def _make(
-    framing: Framing, finish: Finish, datas: list[bytes], points: Sequence[bytes],
-    names: Sequence[str], threads: Threads | None, *, is_list: bool,
+    framing: Framing, datas: list[bytes], points: Sequence[bytes], names: Sequence[str],
+    threads: Threads | None,
 ) -> torch.Tensor | list[torch.Tensor]:  # fmt: skip
     """Make the images: a tensor (N, C, H, W), or a list where they differ in size or type."""
     rows, decoder = framing.rows, framing.settings.decoder
-    shape = images.find_shape(framing, 0, None, are_alike=decoder.mode in images.CHANNELS)
-    out = None  # of one image: it is not shared, as it is not sent as it is
-    if not is_list and shape is not None:
-        out = buffers.new_tensor(shape, torch.uint8)
+    batch = images.new_batch(framing, 0, None, are_alike=decoder.mode in images.CHANNELS)
+    made: list[np.ndarray | None] = [None] * len(rows) if batch is None else [*batch.numpy()]
 
-    def make_slot(slot: int, outs: list[np.ndarray | None]) -> list[np.ndarray]:
-        needs = framing.each_needs[slot]
+    def work(slot: int) -> None:
+        needs, out, own = framing.each_needs[slot], made[slot], points[slot]
         with Naming(lambda: names[slot]):
-            return regions.make(decoder, datas[slot], rows[slot], needs, outs, points[slot])
+            (made[slot],) = regions.make(decoder, datas[slot], rows[slot], needs, [out], own)
 
-    made = images.fill(framing, [shape], threads, make_slot, datas, points, out, [finish])
-    for slot in sorted(made.errors)[:1]:
-        raise made.errors[slot]
-    finished = finish.finish(made.views[0] if is_list else list(made.views[0]), threads)
-    return share(finished) if isinstance(finished, list) else finished
+    if batch is not None and framing.columns:
+        errors = slices.make(datas, framing, threads, [batch], points, (), work)
+    else:
+        errors = make_each(rows, work, threads)
+    for slot in sorted(errors)[:1]:
+        raise errors[slot]
+    if batch is not None:
+        return batch
+    return stack([torch.from_numpy(image) for image in made])

@@ -41,6 +41,9 @@ class Settings:
     # name → kind: that of the pack's field; "boxes" of the boxes and of each column of theirs
     fields: Mapping[str, str] = dataclasses.field(default_factory=lambda: {IMAGE: "image"})
     ignore_index: int = 255
+    # Images become floats afterwards: a worker makes them in memory of its own, which it does not
+    # share.
+    scratch: bool = False
 
     @property
     def is_random(self) -> bool:
@@ -54,6 +57,13 @@ class Settings:
         sized = dataclasses.replace(self, views=tuple(views))
         vars(sized)["further_decoder"] = self.further_decoder  # it counts
         return sized
+
+    @cached_property
+    def for_floats(self) -> Settings:
+        """The same for images that become floats afterwards."""
+        made = dataclasses.replace(self, scratch=True)
+        vars(made)["further_decoder"] = self.further_decoder  # it counts
+        return made
 
     @cached_property
     def further_decoder(self) -> Decoder:

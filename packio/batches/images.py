@@ -8,8 +8,7 @@ change: they are those of the image.
 from __future__ import annotations
 
 import contextlib
-import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,18 +17,17 @@ import torch
 from packio.batches import framing as framings
 from packio.batches import slices
 from packio.batches.columns import BatchField, FieldColumn, make_each, stack
-from packio.batches.finishing import Finish
 from packio.batches.framing import FLIPS, Draw, Framing, Settings
 from packio.errors import DecodeError, IntegrityError, OptionError
-from packio.images import native, regions
+from packio.images import native, regions, tensors
 from packio.images.decoders import Decoder
 from packio.images.regions import DecodedImage, Need
-from packio.images.tensors import ensure_out
 from packio.packs import raw
 from packio.packs.opening import Pack
 from packio.packs.table import Row, RowList
 from packio.sample.levels import size_at
 from packio.sample.record import IMAGE, Facts
+from packio.system import buffers
 from packio.system.threads import Threads, alone
 
 # Pixels of an image, as stored. With JPEGs and PNGs of 24 to 96 pixels a side, two threads made 0.6
@@ -51,20 +49,22 @@ Taken = Sequence[Level | None]  # one a view; None: the image itself
 def make(
     pack: Pack, framing: Framing, threads: Threads | None, out: torch.Tensor | None = None,
     name: str = IMAGE, but: Collection[int] = (), levels: Sequence[Taken] | None = None,
-    finishes: Sequence[Finish] = (),
 ) -> BatchField:  # fmt: skip
     """Make the images of some samples, of their levels as far as any are given: a column a view.
 
     It is (N, C, H, W), in ``out`` if given, or N (C, H, W) where sizes or types may differ, with
-    None for a sample that lacks the field. ``finishes`` say what becomes of them, one a view, or
-    nothing: where the core makes the images, this is done; see `Finish`.
+    None for a sample that lacks the field.
     """
     settings, rows = framing.settings, framing.rows
     # further images can be one tensor of bytes if all samples have one, of 8 bits
     are_alike = settings.decoder.mode in CHANNELS and (
         name == IMAGE or all(row.offset >= 0 and row.dtype == "uint8" for row in rows)
     )
-    shapes = [find_shape(framing, v, out, are_alike=are_alike) for v in range(len(settings.views))]
+    views = range(len(settings.views))
+    batches = [new_batch(framing, view, out, are_alike=are_alike) for view in views]
+    # (C, H, W) each: slices of the batch, or None until made
+    images: list[list[np.ndarray | None]]
+    images = [[None] * len(rows) if b is None else list(b.numpy()) for b in batches]
     if name == IMAGE and pack.index_file.is_far:
         pack.bring("seek", rows.column("position"))
     points: list[bytes] | None = None  # None: read one by one, or not needed
@@ -74,70 +74,35 @@ def make(
         with contextlib.suppress(IntegrityError):  # of some samples: each says so by itself
             points = pack.seek_points_of(rows.column("position"))
 
-    def make_slot(slot: int, outs: list[np.ndarray | None]) -> Sequence[np.ndarray]:
-        row, needs = rows[slot], framing.each_needs[slot]
-        if row.offset < 0 and name != IMAGE:
-            return ()
-        rest = levels[slot] if levels else None, points[slot] if points else None
-        return _make_views(pack, settings, row, needs, name, outs, *rest)
-
-    source = pack.local_files if points is not None and not levels else None
-    return fill(framing, shapes, threads, make_slot, source, points or (), out, finishes, but)
-
-
-def fill(
-    framing: Framing, shapes: Sequence[Sequence[int] | None], threads: Threads | None,
-    make_slot: Callable[[int, list[np.ndarray | None]], Sequence[np.ndarray]],
-    source: slices.Source | None, points: Sequence[bytes], out: torch.Tensor | None = None,
-    finishes: Sequence[Finish] = (), but: Collection[int] = (),
-) -> BatchField:  # fmt: skip
-    """Make the images of a batch: by the core, as far as it can take them, or sample by sample.
-
-    ``make_slot`` makes the views of a sample, (C, H, W) each, in memory where it is given some.
-    """
-    rows, batches = framing.rows, list[torch.Tensor]()
-    is_for_core = source is not None and bool(framing.columns)
-    if is_for_core:
-        is_for_core = all(shape is not None and shape[1] in (1, 3) for shape in shapes)
-    done = finishes if is_for_core else ()
-    for shape, finish in itertools.zip_longest(shapes, finishes):
-        dtype = finish.dtype if done else torch.uint8
-        is_kept = finish is None or finish.dtype == dtype
-        if shape is not None:
-            into = out if is_kept else None
-            batches.append(ensure_out(tuple(shape), dtype, into, is_kept=is_kept))
-    # (C, H, W) each: slices of the batch, or None until made
-    whole = iter(batches)
-    images: list[list[np.ndarray | None]] = [
-        [None] * len(rows) if done or shape is None else [*next(whole).numpy()] for shape in shapes
-    ]
-
     def work(slot: int) -> None:
-        made = make_slot(slot, [view[slot] for view in images])
-        for view, image in enumerate(made):
-            if done:
-                done[view].finish_one(image, slot, batches[view][slot])
-            else:
-                images[view][slot] = image
+        row, needs = rows[slot], framing.each_needs[slot]
+        if row.offset >= 0 or name == IMAGE:
+            outs = [view[slot] for view in images]
+            rest = levels[slot] if levels else None, points[slot] if points else None
+            made = _make_views(pack, settings, row, needs, name, outs, *rest)
+            for view, image in zip(images, made, strict=True):
+                view[slot] = image
 
-    if is_for_core and source is not None:
-        errors = slices.make(source, framing, threads, batches, points, but, work, done)
+    files, whole = pack.local_files, [batch for batch in batches if batch is not None]
+    is_for_core = len(whole) == len(batches) and framing.columns
+    if points is not None and not levels and files is not None and is_for_core:
+        errors = slices.make(files, framing, threads, whole, points, but, work)
     else:
         errors = make_each(rows, work, threads, but)
-    columns, whole = list[FieldColumn](), iter(batches)
-    for shape, each in zip(shapes, images, strict=True):
-        if shape is None:
+    columns: list[FieldColumn] = []
+    for batch, each in zip(batches, images, strict=True):
+        if batch is None:
             values = [None if image is None else torch.from_numpy(image) for image in each]
             columns.append(stack(values, {*errors, *but}))
         else:
-            columns.append(next(whole))
+            columns.append(batch)
     return BatchField(columns, errors)
 
 
-def find_shape(
+def new_batch(
     framing: Framing, view: int, out: torch.Tensor | None, *, are_alike: bool
-) -> tuple[int, int, int, int] | None:
-    """The shape of a view, (N, C, H, W); None if the images may differ in size or type."""
+) -> torch.Tensor | None:
+    """Memory for a view, (N, C, H, W); None if the images may differ in size or type."""
     settings, size = framing.settings, None
     crop = settings.views[view]
     if are_alike:
@@ -147,7 +112,8 @@ def find_shape(
         else:
             size = _common_size(framing, view)
     if size is not None:
-        return len(framing.rows), CHANNELS[settings.decoder.mode], *size
+        shape = (len(framing.rows), CHANNELS[settings.decoder.mode], *size)
+        return ensure_out(shape, torch.uint8, out, scratch=settings.scratch)
     if out is not None:
         raise OptionError("out=: the images may differ in size or type; expected a crop")
     return None
@@ -243,9 +209,8 @@ def _decode(
 
 
 def make_raw(
-    pack: Pack, settings: Settings, positions: np.ndarray, draw: Draw, out: torch.Tensor | None,
-    finishes: Sequence[Finish] = (),
-) -> BatchField | None:  # fmt: skip
+    pack: Pack, settings: Settings, positions: np.ndarray, draw: Draw, out: torch.Tensor | None
+) -> BatchField | None:
     """Make a batch of raw pixels by one gather; None if an image is encoded or must be resized."""
     rows = pack.raw_rows
     if rows is None or not _is_as_decoded(rows.facts, settings.decoder):
@@ -261,8 +226,7 @@ def make_raw(
     views: list[FieldColumn] = []
     for u, box in windows:
         shape = (len(positions), facts.channels, box.height, box.width)
-        is_kept = not finishes or not finishes[len(views)].dtype.is_floating_point
-        batch = ensure_out(shape, rows.dtype, out if is_kept else None, is_kept=is_kept)
+        batch = ensure_out(shape, rows.dtype, out, scratch=settings.scratch)
         hflip = u[:, 0] < settings.hflip if settings.hflip else None
         vflip = u[:, 1] < settings.vflip if settings.vflip else None
         rows.crop(positions, box, batch, hflip=hflip, vflip=vflip)
@@ -291,6 +255,19 @@ def are_little(pack: Pack) -> bool:
     some = np.linspace(0, most, min(len(pack), _SOME), dtype=np.int64)
     height, width = (pack.index_file.column(f"image/{n}").take(some) for n in ("height", "width"))
     return bool(np.median(height.astype(np.int64) * width) < LITTLE)
+
+
+def ensure_out(
+    shape: tuple[int, ...], dtype: torch.dtype, out: torch.Tensor | None, *, scratch: bool = False
+) -> torch.Tensor:
+    """A tensor for a batch of images: ``out`` if given, else a new one; see `Settings.scratch`."""
+    if out is None:
+        return buffers.new_tensor(shape, dtype) if scratch else tensors.new_batch(shape, dtype)
+    if tuple(out.shape) != shape or out.dtype != dtype or not out.is_contiguous():
+        raise OptionError(
+            f"out={tuple(out.shape)} {out.dtype}: expected a contiguous tensor, {shape} {dtype}"
+        )
+    return out
 
 
 def uses_levels(pack: Pack, settings: Settings) -> bool:

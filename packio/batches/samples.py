@@ -5,14 +5,13 @@ Images, masks and boxes are cut and mirrored together. Arrays, text and bytes st
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from packio.batches import boxes, columns, device, framing, images, masks
 from packio.batches.columns import BatchField, FieldColumn
-from packio.batches.finishing import Finish
 from packio.batches.framing import Draw, Framing, Settings
 from packio.packs.opening import Pack
 from packio.packs.table import Row, RowList
@@ -43,17 +42,11 @@ class MadeSamples(NamedTuple):
 def make(
     pack: Pack, settings: Settings, positions: np.ndarray, draw: Draw, threads: Threads | None,
     out: torch.Tensor | None = None, on: torch.device | None = None,
-    finishes: Sequence[Finish] = (),
 ) -> MadeSamples:  # fmt: skip
-    """Make a batch of (N,) positions; a device, if one is given, decodes the field "image".
-
-    Images are finished, one of ``finishes`` a view, as far as their ``is_done`` says then.
-    """
+    """Make a batch of (N,) positions; a device, if one is given, decodes the field "image"."""
     settings = settings.with_size(draw.size)
     made, kinds = MadeSamples({}, {}), dict(settings.fields)
-    raw = None
-    if IMAGE in kinds:
-        raw = images.make_raw(pack, settings, positions, draw, out, finishes)
+    raw = images.make_raw(pack, settings, positions, draw, out) if IMAGE in kinds else None
     if raw is not None:
         made.add(IMAGE, raw)
         del kinds[IMAGE]
@@ -71,7 +64,7 @@ def make(
     if IMAGE in kinds and on is not None:
         made.add(IMAGE, device.make(pack, framed, threads, on))
     elif IMAGE in kinds:
-        made.add(IMAGE, images.make(pack, framed, threads, out, levels=levels, finishes=finishes))
+        made.add(IMAGE, images.make(pack, framed, threads, out, levels=levels))
     for name, own in further.items():
         made.add(name, _make_further(pack, framed, own, name, threads, set(made.errors)))
     if BOXES in kinds.values():

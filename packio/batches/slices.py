@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from packio.batches.finishing import Finish
 from packio.batches.framing import Framing
 from packio.errors import DecodeError, IntegrityError, ReadError
 from packio.images import native, regions
@@ -34,12 +33,11 @@ _FILES = 16  # that all threads, or each one, hold open at a time: `ulimit -n` m
 def make(
     files: Source, framing: Framing, threads: Threads | None,
     batches: Sequence[torch.Tensor], points: Sequence[bytes], but: Collection[int],
-    make_one: Callable[[int], None], finishes: Sequence[Finish] = (),
+    make_one: Callable[[int], None],
 ) -> dict[int, Exception]:  # fmt: skip
-    """Make the images of a batch, slice by slice, each view in (N, C, H, W), contiguous.
+    """Make the images of a batch, slice by slice, each view in (N, C, H, W) uint8, contiguous.
 
-    They are bytes, or what ``finishes`` make of these, one a view. ``make_one`` makes a sample that
-    the core has not made. Returns slot → what it raised.
+    ``make_one`` makes a sample that the core has not made. Returns slot → what it raised.
     """
     order = np.array(framing.rows.file_order(), np.int32)
     if but:
@@ -54,13 +52,7 @@ def make(
         samples["is_once"] = (samples["points_size"] == 0) | is_less
     errors: dict[int, Exception] = {}
     work = partial(_work, make_one, errors)
-    finish = None
-    if finishes:
-        both = zip(finishes, batches, strict=True)
-        finish = np.concatenate([one.begin(tuple(batch.shape)) for one, batch in both])
-    share = partial(
-        native.Slices, samples, requests, points=b"".join(points), paths=paths, finish=finish
-    )
+    share = partial(native.Slices, samples, requests, points=b"".join(points), paths=paths)
 
     def make_part(slots: np.ndarray) -> list[int]:
         with _opened(files, slots, numbers, samples) as is_open:
@@ -150,8 +142,7 @@ def _requests(framing: Framing, batches: Sequence[torch.Tensor], layout: np.ndar
     requests = np.zeros((len(rows), len(batches)), native.REQUEST)
     for view, (need, batch) in enumerate(zip(framing.needs, batches, strict=True)):
         own = requests[:, view]
-        step = batch.stride(0) * batch.itemsize
-        own["out"] = batch.data_ptr() + step * np.arange(len(rows))
+        own["out"] = batch.data_ptr() + batch.stride(0) * np.arange(len(rows))
         own["height"], own["width"] = rows.column("height"), rows.column("width")
         own["channels"] = batch.shape[1]
         names = ("top", "left", "box_height", "box_width", *native.OF_FRAME)

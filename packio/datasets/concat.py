@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from packio.batches import masks
+from packio.batches import images, masks
 from packio.batches.columns import FieldColumn
 from packio.batches.framing import Draw
 from packio.batches.samples import FieldColumns, MadeSamples
@@ -21,7 +21,6 @@ from packio.datasets.pack_dataset import PackDataset
 from packio.datasets.selection import Labels, check_indices, no_class
 from packio.datasets.shared_state import Positions, Seed, Targets
 from packio.errors import OptionError
-from packio.images.tensors import ensure_out
 from packio.packs.opening import Pack
 from packio.sample.record import IMAGE
 from packio.sample.relabelling import Relabelling, all_classes, check_named
@@ -258,7 +257,7 @@ def _join_views(
         columns = masks.widen(columns)
     whole = [c for c in columns if isinstance(c, torch.Tensor)]
     if len(whole) == len(columns) and len({(c.shape[1:], c.dtype) for c in whole}) == 1:
-        batch = ensure_out((count, *whole[0].shape[1:]), whole[0].dtype, given)
+        batch = images.ensure_out((count, *whole[0].shape[1:]), whole[0].dtype, given)
         into = _bytes_of(batch)  # torch's index_copy_ takes 20 ms for bytes
         for at, tensor in zip(slots, whole, strict=True):
             into[at] = _bytes_of(tensor)

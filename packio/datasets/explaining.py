@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from packio.batches.finishing import Finish
 from packio.batches.framing import Draw
 from packio.datasets.fields import convert
 from packio.datasets.transforms import apply_transform
-from packio.ops.pipeline import Pipeline, PipelineFinish
+from packio.images.floats import Normalize, to_floats
+from packio.ops.pipeline import Pipeline
 from packio.ops.reading import ToPillow
 from packio.sample.record import IMAGE
 
@@ -56,14 +56,14 @@ def _explain_pipeline(
     """Name each step, who does it, and microseconds."""
     draw, count = Draw(1, np.arange(len(images))), len(images)
     for one in pipeline.transforms:
-        work = partial(_operate, Pipeline((one,)), draw, view)
+        alone = Pipeline((one,))
         copies = [_copy(images) for _ in range(_ROUNDS)]
-        _, took = _measure(partial(work, copies), count)
+        _, took = _measure(partial(_operate, alone, copies, draw, view), count)
         yield _line(took, "packio, for a batch", repr(one))
-        work([images])
+        alone.operate(images, draw, view)
     if dtype.is_floating_point:
         normalize = pipeline.normalize
-        images, took = _measure(partial(Finish(dtype, normalize).finish, images), count)
+        images, took = _measure(partial(_make_floats, images, dtype, normalize), count)
         is_normal = normalize is not None and not normalize.only_scales
         name = repr(normalize) if is_normal else "floats of 0..1"
         yield _line(took, "packio, for a batch", f"{name}, {dtype}")
@@ -78,8 +78,14 @@ def _explain_pipeline(
         yield _line(took, by, getattr(function, "__qualname__", None) or repr(function))
 
 
-def _operate(pipeline: Pipeline, draw: Draw, view: int, copies: list[Any]) -> None:
-    PipelineFinish(torch.uint8, pipeline, draw, view).finish(copies.pop())
+def _make_floats(images: Any, dtype: torch.dtype, normalize: Normalize | None) -> Any:
+    if isinstance(images, torch.Tensor):
+        return to_floats(images, dtype, normalize)
+    return [to_floats(image, dtype, normalize) for image in images]
+
+
+def _operate(pipeline: Pipeline, copies: list[Any], draw: Draw, view: int) -> None:
+    pipeline.operate(copies.pop(), draw, view)
 
 
 def _call(function: Callable[[Any], Any], images: list[Any]) -> list[Any]:

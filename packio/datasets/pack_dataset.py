@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from packio.batches import images, samples
-from packio.batches.finishing import Finish
 from packio.batches.framing import Draw, Settings
 from packio.batches.samples import FieldColumns, MadeSamples
 from packio.datasets import options, selection
@@ -27,9 +26,10 @@ from packio.datasets.shared_state import Positions, Seed, Tally, Targets
 from packio.datasets.transforms import normalizes, warn_of_moves
 from packio.errors import DecodeError, KeyNotFoundError, OptionError, TransformError
 from packio.images.decoders import MAX_PIXELS, Decoder
+from packio.images.floats import Normalize, to_floats
 from packio.images.geometry import Geometry
 from packio.ops.following import follow
-from packio.ops.pipeline import Pipeline, PipelineFinish
+from packio.ops.pipeline import Pipeline
 from packio.ops.pipeline import split as split_transform
 from packio.ops.reading import crops_first
 from packio.packs import caches, opening
@@ -443,11 +443,6 @@ class PackDataset(Dataset):
         return kept[2]
 
     @property
-    def _is_changed(self) -> bool:
-        """Whether packio changes images once they are made, or may."""
-        return self.transform is not None or bool(self._options["dtype"] != torch.uint8)
-
-    @property
     def _is_normalized(self) -> bool:
         each = [pipeline.normalize for pipeline in self._pipelines]
         if any(one is not None and not one.only_scales for one in each):
@@ -504,41 +499,51 @@ class PackDataset(Dataset):
         """Make samples at (N,) positions of the pack; images go to ``out``; bad ones are there."""
         if not self._fields.kinds:
             return MadeSamples({}, {})
-        settings = self._settings
-        finishes = self._finishes(draw) if self._is_changed else []
-        before = settings.counts
+        is_changed = self.transform is not None or self._options["dtype"] != torch.uint8
+        is_float = is_changed and self._dtype().is_floating_point
+        settings = self._settings.for_floats if is_float else self._settings
+        given, before = None if is_float else out, settings.counts
         try:
-            made = samples.make(
-                self.pack, settings, positions, draw, threads, out, device, finishes
-            )
+            made = samples.make(self.pack, settings, positions, draw, threads, given, device)
         finally:
             self._count(before)
         if self._options["output"] == "pil" and settings.decoder.mode == "UNCHANGED":
             self._check_pillow_holds(made, positions)
-        for number, finish in enumerate(finishes):
-            self._change(made.columns, number, finish, draw, threads, out)
+        for number in range(len(settings.views)) if is_changed else ():
+            self._change(made.columns, number, draw, threads, out)
         return made
 
-    def _finishes(self, draw: Draw) -> list[PipelineFinish]:
-        """How the images of each view are finished."""
-        each = enumerate(self._pipelines)
-        return [PipelineFinish(self._dtype(IMAGE, n), own, draw, n) for n, own in each]
-
     def _change(
-        self, columns: FieldColumns, number: int, finish: PipelineFinish, draw: Draw,
-        threads: Threads | None = None, out: torch.Tensor | None = None,
+        self, columns: FieldColumns, number: int, draw: Draw, threads: Threads | None = None,
+        out: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
-        """Finish the images of a view; masks and boxes follow."""
+        """Run the pipeline of a view on its images; masks and boxes follow."""
+        pipeline = self._pipelines[number]
         if IMAGE in columns:
-            columns[IMAGE][number] = finish.finish(columns[IMAGE][number], threads, out)
-            if finish.programs and len(self._fields.kinds) > 1:
-                kinds, ignore_index = self._fields.kinds, self._settings.ignore_index
-                follow(columns, kinds, number, finish.programs, ignore_index)
-            self._pipelines[number].erase(columns[IMAGE][number], draw, number)
+            done = pipeline.operate(columns[IMAGE][number], draw, number, threads)
+            if done and len(self._fields.kinds) > 1:
+                kinds = self._fields.kinds
+                follow(columns, kinds, number, done, self._settings.ignore_index)
         for name in self._images:
-            if name != IMAGE:
-                own = Finish(self._dtype(name, number))
-                columns[name][number] = own.finish(columns[name][number], threads)
+            own = pipeline.normalize if name == IMAGE else None
+            into = out if name == IMAGE else None
+            images = columns[name][number]
+            columns[name][number] = self._floats(name, number, images, own, threads, into)
+        if IMAGE in columns:
+            pipeline.erase(columns[IMAGE][number], draw, number)
+
+    def _floats(
+        self, name: str, number: int, view: Any, normalize: Normalize | None,
+        threads: Threads | None, out: torch.Tensor | None = None,
+    ) -> Any:  # fmt: skip
+        dtype = self._dtype(name, number)
+        if not dtype.is_floating_point:  # beside an image that is normalised
+            return view
+        if isinstance(view, list):
+            return [None if v is None else to_floats(v, dtype, normalize) for v in view]
+        if out is not None or view.device.type == "cpu":
+            out = images.ensure_out(tuple(view.shape), dtype, out)
+        return to_floats(view, dtype, normalize, out, threads)
 
     def _check_pillow_holds(self, made: MadeSamples, positions: np.ndarray) -> None:
         """Count samples as bad whose pixels Pillow has no mode for, as RGB of 16 bits."""
@@ -597,11 +602,10 @@ class PackDataset(Dataset):
             made = samples.make_one(self.pack, self._settings, row, key, lane, size)
         finally:
             self._count(before)
-        if self._is_changed:
-            draw = Draw(key, np.array([lane]))
+        if self.transform is not None or self._options["dtype"] != torch.uint8:
             columns: FieldColumns = {n: [[view] for view in views] for n, views in made.items()}
-            for number, finish in enumerate(self._finishes(draw)):
-                self._change(columns, number, finish, draw)
+            for number in range(len(self._settings.views)):
+                self._change(columns, number, Draw(key, np.array([lane])))
             made = {name: [view[0] for view in views] for name, views in columns.items()}
         if output == "tensor":
             return made

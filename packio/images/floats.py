@@ -110,7 +110,7 @@ def to_floats(
         return values if out is None else out.copy_(values)
     if out is None:
         out = buffers.new_tensor(tuple(images.shape), dtype)
-    planes, (table, constants) = images.contiguous(), find_tables(dtype, normalize, channels)
+    planes, (table, constants) = images.contiguous(), _table(dtype, normalize, channels)
     count = images.shape[:-3].numel()
     size, is_last = images.shape[-3:].numel(), not out.is_contiguous()
 
@@ -130,7 +130,7 @@ def to_floats(
 
 
 @functools.lru_cache(maxsize=64)
-def find_tables(
+def _table(
     dtype: torch.dtype, normalize: Normalize | None, channels: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The float of each byte, (C, 256); mean and standard deviation, (C, 2) float32."""

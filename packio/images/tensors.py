@@ -16,7 +16,6 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from packio.errors import OptionError
 from packio.system import buffers
 
 
@@ -78,22 +77,6 @@ def new_batch(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
             return torch.empty(shape, dtype=dtype, pin_memory=True)
     is_shared = torch.utils.data.get_worker_info() is not None
     return buffers.new_tensor(shape, dtype, is_shared=is_shared)
-
-
-def ensure_out(
-    shape: tuple[int, ...], dtype: torch.dtype, out: torch.Tensor | None, *, is_kept: bool = True
-) -> torch.Tensor:
-    """A tensor for a batch of images: ``out`` if given, else a new one.
-
-    In a worker it is not shared unless ``is_kept``: something else is made of it.
-    """
-    if out is None:
-        return new_batch(shape, dtype) if is_kept else buffers.new_tensor(shape, dtype)
-    if tuple(out.shape) != shape or out.dtype != dtype or not out.is_contiguous():
-        raise OptionError(
-            f"out={tuple(out.shape)} {out.dtype}: expected a contiguous tensor, {shape} {dtype}"
-        )
-    return out
 
 
 def pin(tensor: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from packio.errors import OptionError
-from packio.images import program
+from packio.ops import program
 
 if TYPE_CHECKING:
     import torch

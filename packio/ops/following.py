@@ -17,7 +17,7 @@ import torch
 from packio.batches.columns import FieldColumn
 from packio.batches.samples import BOXES
 from packio.errors import TransformError
-from packio.images import program
+from packio.ops import program
 from packio.sample.record import IMAGE
 
 _OPERATION = struct.Struct("@2i12d")

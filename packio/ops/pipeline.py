@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from packio.batches import draws
-from packio.batches.finishing import Finish, Shape
 from packio.batches.framing import Draw
 from packio.errors import OptionError, TransformError
-from packio.images import program
 from packio.images.floats import Normalize
+from packio.ops import program
 from packio.ops.erasing import RandomErasing
 from packio.ops.reading import read
 from packio.ops.transform import Transform, is_own, plan
-
-if TYPE_CHECKING:
-    import torch
+from packio.system.threads import Threads
 
 _OPERATIONS, _ERASING = 0x6F7073, 0x657261  # so that they draw other numbers than the crops
 
@@ -42,6 +40,36 @@ class Pipeline(NamedTuple):
     def is_random(self) -> bool:
         return bool(self.erasing or any(one.draws for one in self.transforms))
 
+    def operate(
+        self, images: Any, draw: Draw, view: int, threads: Threads | None = None
+    ) -> list[list[bytes]]:
+        """Run the transforms on the images of a view, in place: (N, C, H, W) uint8, or a list.
+
+        Returns what was done to each image.
+        """
+        if not self.transforms or not len(images):
+            return []
+        each = _numbers(self.transforms, _OPERATIONS, draw, view)
+        if isinstance(images, torch.Tensor):
+            self._check(images)
+            shape = images.shape[1:]
+            programs = [plan(self.transforms, u, *shape) for u in each]
+            program.run(images, programs, threads)
+            return programs
+        programs = []
+        for image, u in zip(images, each, strict=True):
+            programs.append([] if image is None else plan(self.transforms, u, *image.shape))
+            if image is not None:
+                self._check(image)
+                program.run(image[None], programs[-1:])
+        return programs
+
+    def _check(self, images: torch.Tensor) -> None:
+        try:
+            program.check_images(images, f"transform={self.transforms[0]}")
+        except OptionError as error:
+            raise TransformError(str(error)) from None
+
     def erase(self, images: Any, draw: Draw, view: int) -> None:
         """Erase boxes of the images of a view, in place."""
         if not self.erasing:
@@ -51,28 +79,6 @@ class Pipeline(NamedTuple):
             for one in self.erasing if image is not None else ():
                 one.erase(image, u[at : at + one.draws])
                 at += one.draws
-
-
-class PipelineFinish(Finish):
-    """Runs the transforms of a pipeline on the images of a view, before they become floats."""
-
-    def __init__(self, dtype: torch.dtype, pipeline: Pipeline, draw: Draw, view: int) -> None:
-        super().__init__(dtype, pipeline.normalize)
-        self._transforms, self._draw, self._view = pipeline.transforms, draw, view
-
-    def plan(self, shapes: Sequence[Shape | None]) -> list[list[bytes]]:
-        if not self._transforms:
-            return []
-        numbers = _numbers(self._transforms, _OPERATIONS, self._draw, self._view)
-        each = zip(numbers, shapes, strict=True)
-        return [[] if shape is None else plan(self._transforms, u, *shape) for u, shape in each]
-
-    def check(self, images: torch.Tensor) -> None:
-        try:
-            if self._transforms:
-                program.check_images(images, f"transform={self._transforms[0]}")
-        except OptionError as error:
-            raise TransformError(str(error)) from None
 
 
 def _numbers(transforms: Sequence[Any], purpose: int, draw: Draw, view: int) -> list[list[float]]:

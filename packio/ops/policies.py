@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from packio.errors import OptionError
-from packio.images import program
+from packio.ops import program
 from packio.ops.transform import Fill, Transform, as_interpolation, colour_of
 from packio.ops.warps import affine_coefficients, rotation_coefficients
 

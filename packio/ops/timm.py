@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from packio.errors import OptionError
-from packio.images import program
+from packio.ops import program
 from packio.ops.transform import Fill, Transform, as_interpolation, colour_of
 from packio.ops.warps import rotation_coefficients
 

@@ -12,7 +12,7 @@ import numbers
 from typing import TYPE_CHECKING, Any
 
 from packio.errors import OptionError
-from packio.images.program import run_one
+from packio.ops.program import run_one
 
 if TYPE_CHECKING:
     import torch

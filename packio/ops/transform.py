@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from packio.errors import OptionError
-from packio.images import program
+from packio.ops import program
 
 Fill = float | Sequence[float] | None
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from packio.errors import OptionError, TransformError
-from packio.images import program
+from packio.ops import program
 from packio.ops.transform import (
     Fill,
     Transform,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from packio.errors import OptionError
-from packio.images import program
+from packio.ops import program
 from packio.ops.transform import Fill, as_interpolation, colour_of
 
 Points = Sequence[Sequence[float]]

@@ -16,7 +16,7 @@ from PIL import Image, ImageFilter
 from vision import import_torchvision
 
 from packio.errors import OptionError, TransformError
-from packio.images import program
+from packio.ops import program
 from packio.ops.blurs import gaussian_blur, pillow_blur
 
 if TYPE_CHECKING:

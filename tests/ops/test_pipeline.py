@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 import packio
 from packio.batches.framing import Draw
 from packio.errors import OptionError, TransformError
-from packio.images import program
+from packio.ops import program
 from packio.ops.pipeline import Pipeline, _numbers, split
 
 photographs: Any = data  # it has no types

@@ -17,7 +17,7 @@ from vision import import_torchvision
 
 import packio
 from packio.errors import OptionError
-from packio.images import program
+from packio.ops import program
 
 photographs: Any = data  # it has no types
 pytestmark = native_core.needed

@@ -17,8 +17,7 @@ from vision import import_torchvision
 import packio
 from packio.errors import OptionError, TransformError
 from packio.images import native
-from packio.images import program
-from packio.ops import reading
+from packio.ops import program, reading
 from packio.ops.reading import ToPillow
 
 photographs: Any = data  # it has no types

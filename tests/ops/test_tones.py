@@ -14,8 +14,7 @@ from native_core import kernels  # noqa: F401 (a fixture)
 from PIL import Image, ImageEnhance, ImageOps
 
 from packio.errors import OptionError, TransformError
-from packio.images import program
-from packio.ops import tones
+from packio.ops import program, tones
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,8 +16,7 @@ from PIL import Image
 from vision import import_torchvision
 
 from packio.errors import OptionError, TransformError
-from packio.images import program
-from packio.ops import warps
+from packio.ops import program, warps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

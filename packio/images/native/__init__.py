@@ -21,7 +21,7 @@ from packio.errors import MissingPackageError
 if TYPE_CHECKING:
     from packio.images.frames import Box, Frame
 
-_VERSION = 14  # of the functions below
+_VERSION = 13  # of the functions below
 _MADE = 0
 KIND, OUTPUT, LEVEL = 1, 4, 6
 # Why an image was declined, by status; the last one is no status of the core.
@@ -42,9 +42,6 @@ SAMPLE = np.dtype([
     ("offset", "i8"), ("length", "i8"), ("points", "i8"), ("points_size", "i4"), ("file", "i4"),
     ("crc32c", "u4"), ("path", "i4"), ("layout", "i4"), ("is_checked", "i2"), ("is_once", "i2"),
 ])  # fmt: skip
-FINISH = np.dtype([  # as Finish in core.h
-    ("operations", "u8"), ("tables", "u8"), ("constants", "u8"), ("each", "i4"), ("size", "i4"),
-])  # fmt: skip
 IN_MEMORY = -2  # as the file of a sample: ``offset`` is the address of its bytes
 LAYOUTS = {"jpeg": 0, "raw": 1, "raw_hwc": 2, "raw_bgr": 5, "raw_hwc_bgr": 6}  # of encodings
 _BYTE = ctypes.c_char
@@ -56,8 +53,8 @@ class _Batch(ctypes.Structure):
 
     _fields_ = (
         ("samples", ctypes.c_void_p), ("requests", ctypes.c_void_p), ("points", ctypes.c_char_p),
-        ("paths", ctypes.c_char_p), ("numbers", ctypes.c_void_p), ("finish", ctypes.c_void_p),
-        ("outputs", ctypes.c_int), ("count", ctypes.c_int), ("taken", ctypes.c_int),
+        ("paths", ctypes.c_char_p), ("numbers", ctypes.c_void_p), ("outputs", ctypes.c_int),
+        ("count", ctypes.c_int), ("taken", ctypes.c_int),
     )  # fmt: skip
 
 
@@ -204,20 +201,20 @@ class Slices:
 
     All arrays are contiguous: ``samples`` (N,) of `SAMPLE`; ``requests`` (N, outputs) of `REQUEST`;
     ``numbers`` (K,) int32, which samples to make, in this order. ``paths``: of files of one sample
-    each, each with a NUL behind. ``finish``, if any: (views,) `FINISH`.
+    each, each with a NUL behind.
     """
 
     _MOST = 16  # samples of a call, which takes 20 ms or little more: then Python heeds Ctrl-C
 
     def __init__(
         self, samples: np.ndarray, requests: np.ndarray, numbers: np.ndarray, points: bytes,
-        paths: bytes, finish: np.ndarray | None = None,
+        paths: bytes,
     ) -> None:  # fmt: skip
         self.count = len(numbers)
-        self._arrays = samples, requests, numbers, finish  # the core reads them
+        self._arrays = samples, requests, numbers  # the core reads them
         self._batch = _Batch(
             samples.ctypes.data, requests.ctypes.data, points, paths, numbers.ctypes.data,
-            None if finish is None else finish.ctypes.data, requests.shape[1], self.count, 0,
+            requests.shape[1], self.count, 0,
         )  # fmt: skip
 
     def is_done(self) -> bool:

@@ -127,16 +127,6 @@ typedef struct {
     double values[12];
 } Operation;
 
-/* What becomes of the outputs of a view: operations on each, then floats of its bytes.
-   `packio.images.native` has the same fields in the same order. */
-typedef struct {
-    const Operation *operations; /* (samples, each) */
-    const void *tables;          /* (channels, 256) floats, of `size` bytes */
-    const float *constants;      /* (channels, 2): the mean and std that they were made of */
-    int32_t each;
-    int32_t size;                /* 2 or 4; 0: bytes stay bytes */
-} Finish;
-
 enum { IN_MEMORY = -2 };
 
 /* What the bytes of an image are: a JPEG, or raw bytes of RGB or gray, plane by plane or pixel by
@@ -157,18 +147,6 @@ typedef struct {
     int16_t is_checked;          /* whether the CRC32C must be that of the bytes */
     int16_t is_once;             /* whether all its outputs are made of one decode */
 } Sample;
-
-/* What is made, and of which bytes. */
-typedef struct {
-    const Sample *samples;
-    const Request *requests; /* the outputs of each sample, one after the other */
-    const uint8_t *points;
-    const char *paths;
-    const int32_t *numbers; /* of the samples to make, in this order */
-    const Finish *finish;   /* of each output of a sample; NULL: nothing becomes of them */
-    int outputs;            /* of each sample */
-    int count, taken;       /* of numbers; `taken` is shared by all threads */
-} Batch;
 
 /* What a lookup of the next bits gives: up to four coefficients of 8 bits.
    meta: bits used | positions passed << 8 | zeros before the first coefficient << 16
@@ -287,7 +265,6 @@ typedef struct {
     unsigned images;
     Buffer bytes, clean, coefficients, tables, tasks, planes, turned, rows, small, axes, taps, walked, logs;
     Buffer second, work;  /* of operations: a second image, and what a kernel needs beside it */
-    Buffer outputs;       /* bytes that become floats */
 } Scratch;
 
 /* How an axis of an image is resized. */
@@ -337,7 +314,7 @@ const Kernels *packio_kernels(void);  /* those that are chosen */
 void *packio_reserve(Buffer *buffer, size_t bytes);
 
 /* Before an image: give back what no image of late has needed, as after a very large one. All
-   buffers may go but the file's bytes and the outputs. */
+   buffers may go but the file's bytes. */
 void packio_trim(Scratch *scratch);
 
 /* CRC32C: see crc.c, and kernels/crc.h. A checksum so far, and more bytes; before the first and
@@ -347,17 +324,8 @@ extern uint32_t packio_crc_bytes[8][256], packio_crc_shifts[2][4][256];
 uint32_t packio_crc_by_tables(uint32_t crc, const uint8_t *at, size_t length);
 
 /* Make outputs of an image: see make.c. */
-enum { MOST_OUTPUTS = 16 };
 EXPORTED int packio_make(Scratch *scratch, const Request *requests, int count, const uint8_t *data,
                          int64_t size, const uint8_t *points, int64_t points_size, int layout);
-
-/* Make samples of a batch: see slice.c. */
-EXPORTED int packio_make_slice(Scratch *scratch, Batch *batch, int most, int32_t *declined);
-
-/* Floats of bytes: see floats.c. */
-EXPORTED int packio_look_up(const uint8_t *planes, int64_t images, int channels, int64_t pixels,
-                            const void *tables, const float *constants, int size, int is_last,
-                            void *out);
 
 /* Read a header. A status. */
 int packio_header(const uint8_t *data, size_t size, Jpeg *jpeg);

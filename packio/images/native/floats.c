@@ -5,6 +5,10 @@
 
 #include "core.h"
 
+EXPORTED int packio_look_up(const uint8_t *planes, int64_t images, int channels, int64_t pixels,
+                            const void *tables, const float *constants, int size, int is_last,
+                            void *out);
+
 #define LOOK_UP(NAME, VALUE)                                                                       \
     static void NAME(const uint8_t *from, int64_t count, const VALUE *table, VALUE *to,            \
                      int64_t step) {                                                               \

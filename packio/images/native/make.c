@@ -5,7 +5,7 @@
 EXPORTED int packio_version(void);
 EXPORTED int packio_choose(int avx2);
 
-enum { VERSION = 14 };
+enum { VERSION = 13 };
 enum { EXACT_SUMS = (1 << 24) / 255 };  /* pixels whose sum a float holds exactly */
 
 static const Kernels *kernels = &packio_portable;
@@ -132,6 +132,8 @@ static int place(Scratch *scratch, const Jpeg *jpeg, int scale, Region *region) 
         region->plane[c] = memory + 64;
     return MADE;
 }
+
+enum { MOST_OUTPUTS = 16 };
 
 /* How an output is made: where its pixels lie, and how they are resized. */
 typedef struct {

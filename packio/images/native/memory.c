@@ -53,7 +53,7 @@ void packio_free_scratch(Scratch *s) {
     Buffer *buffers[] = {&s->bytes, &s->clean, &s->coefficients, &s->tables, &s->tasks, &s->planes,
                          &s->turned, &s->rows, &s->small, &s->axes, &s->taps,
                          &s->walked, &s->logs, &s->second,
-                         &s->work, &s->outputs};
+                         &s->work};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) free(buffers[i]->memory);
     packio_drop_tables(s);
     free(s);

@@ -10,6 +10,19 @@
 #include <time.h>
 #include <unistd.h>
 
+/* What is made, and of which bytes. */
+typedef struct {
+    const Sample *samples;
+    const Request *requests; /* the outputs of each sample, one after the other */
+    const uint8_t *points;
+    const char *paths;
+    const int32_t *numbers; /* of the samples to make, in this order */
+    int outputs;            /* of each sample */
+    int count, taken;       /* of numbers; `taken` is shared by all threads */
+} Batch;
+
+EXPORTED int packio_make_slice(Scratch *scratch, Batch *batch, int most, int32_t *declined);
+
 EXPORTED uint32_t packio_crc32c(const uint8_t *data, int64_t size);
 
 uint32_t packio_crc32c(const uint8_t *data, int64_t size) {
@@ -39,49 +52,6 @@ static int read_file(const char *path, uint8_t *to, int64_t length) {
     return status;
 }
 
-/* Make some outputs of a sample. Those that become floats are first made in memory of the thread. */
-static int make_outputs(Scratch *scratch, const Batch *batch, int number, int first, int count,
-                        const uint8_t *data) {
-    const Sample *sample = batch->samples + number;
-    const Request *asked = batch->requests + (int64_t)number * batch->outputs + first;
-    const Finish *finish = batch->finish ? batch->finish + first : NULL;
-    const uint8_t *points = batch->points + sample->points;
-    if (!finish)
-        return packio_make(scratch, asked, count, data, sample->length, points,
-                           sample->points_size, sample->layout);
-    Request own[MOST_OUTPUTS];
-    size_t pixels[MOST_OUTPUTS], bytes = 0;
-    if (count > MOST_OUTPUTS) return REQUEST;
-    for (int i = 0; i < count; i++) {
-        const Request *r = asked + i;
-        if (r->out_height < 1 || r->out_width < 1 || r->channels < 1 || r->channels > 3)
-            return REQUEST;
-        pixels[i] = (size_t)r->out_height * (size_t)r->out_width;
-        if (finish[i].size) bytes += pixels[i] * (size_t)r->channels;
-    }
-    uint8_t *to = packio_reserve(&scratch->outputs, bytes + 1);
-    if (!to) return MEMORY;
-    for (int i = 0; i < count; i++) {
-        own[i] = asked[i];
-        if (!finish[i].size) continue;
-        own[i].out = to;
-        to += pixels[i] * (size_t)own[i].channels;
-    }
-    int status = packio_make(scratch, own, count, data, sample->length, points,
-                             sample->points_size, sample->layout);
-    for (int i = 0; i < count && !status; i++) {
-        const Finish *f = finish + i;
-        const Request *r = own + i;
-        if (f->each)
-            status = packio_kernels()->operate(scratch, r->out, r->channels, r->out_height, r->out_width,
-                                               f->operations + (int64_t)number * f->each, f->each);
-        if (f->size && !status)
-            status = packio_look_up(r->out, 1, r->channels, (int64_t)pixels[i], f->tables,
-                                    f->constants, f->size, 0, asked[i].out);
-    }
-    return status;
-}
-
 static int make_one(Scratch *scratch, const Batch *batch, int number) {
     const Sample *sample = batch->samples + number;
     if (sample->length < 0 || sample->offset < 0) return UNREAD;
@@ -100,9 +70,11 @@ static int make_one(Scratch *scratch, const Batch *batch, int number) {
     if (sample->is_checked && packio_kernels()->crc32c(data, (size_t)sample->length) != sample->crc32c)
         return UNREAD;
     LAP(CHECK);
+    const Request *requests = batch->requests + (int64_t)number * batch->outputs;
     int at_once = sample->is_once ? batch->outputs : 1, status = MADE;
     for (int i = 0; i < batch->outputs && !status; i += at_once)
-        status = make_outputs(scratch, batch, number, i, at_once, data);
+        status = packio_make(scratch, requests + i, at_once, data, sample->length,
+                             batch->points + sample->points, sample->points_size, sample->layout);
     return status;
 }
 

@@ -27,21 +27,16 @@ def pack(name: str, *values: float, interpolation: str = "nearest") -> bytes:
     return _PACKED[len(values)].pack(OPERATORS[name], INTERPOLATIONS[interpolation], *values)
 
 
-def join(programs: Sequence[Sequence[bytes]]) -> tuple[bytes, int]:
-    """The operations of several images, as many of each, and how many."""
-    longest = max(map(len, programs), default=0)
-    padded = [b"".join(program) + _NOTHING * (longest - len(program)) for program in programs]
-    return b"".join(padded), longest
-
-
 def run(
     images: torch.Tensor, programs: Sequence[Sequence[bytes]], threads: Threads | None = None
 ) -> None:
     """Change images, (N, C, H, W) uint8, contiguous, in place: each by operations of its own."""
-    joined, longest = join(programs)
+    longest = max(map(len, programs), default=0)
     if not longest or not images.numel():
         return
-    operations = native.Operations(images.data_ptr(), tuple(images.shape), joined, longest)
+    padded = [b"".join(program) + _NOTHING * (longest - len(program)) for program in programs]
+    place, shape = images.data_ptr(), tuple(images.shape)
+    operations = native.Operations(place, shape, b"".join(padded), longest)
 
     def work(turns: Iterable[int]) -> None:
         try:

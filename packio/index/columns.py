@@ -1,10 +1,7 @@
 """Columns of an index, made of Python values, or of those of other indexes.
 
-The order of keys is found without an object for each. Keys are compared eight bytes at a time, as
-one number: first the first eight bytes of all keys, then the next eight of those that are still
-alike, and so on. So numbers are sorted. That takes about 110 bytes of memory a key and a copy of
-the keys, and half the time of sorting Python's bytes. Tables of keys that have their orders already
-are merged key by key, so that the memory does not grow with the number of keys.
+Tables of keys that have their orders already are merged key by key, so that the memory does not
+grow with the number of keys.
 """
 
 from __future__ import annotations
@@ -25,8 +22,6 @@ from packio.index.column import Content, Pieces, concatenate, concatenate_offset
 from packio.system import files
 from packio.system.pools import ThreadPool
 
-_WORD = 8  # bytes that are compared at once
-_FIRST_BYTES = np.array([(1 << 64) - (1 << 8 * (_WORD - n)) for n in range(_WORD + 1)], np.uint64)
 _ROWS = 1 << 16  # of a piece of a merged order
 
 
@@ -248,44 +243,7 @@ def key_order(data: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, bool]:
 
     Keys that are alike stay in the order of their rows. The arguments are as of `Keys`.
     """
-    count = len(starts) - 1
-    order, words = np.arange(count), _words(data)
-    unsure = np.arange(count)  # places in the order whose keys were alike so far
-    group = np.zeros(count, np.int64)  # number of the run of alike keys that each is of
-    is_unique, depth = True, 0
-    while len(unsure):
-        rows = order[unsure]
-        word, taken = _next(words, starts, rows, depth)
-        if np.any(word[1:] < word[:-1]) or np.any(taken[1:] < taken[:-1]):
-            sort = np.lexsort((taken, word, group))  # runs stay where they are
-            order[unsure], word, taken = rows[sort], word[sort], taken[sort]
-        alike = (group[1:] == group[:-1]) & (word[1:] == word[:-1]) & (taken[1:] == taken[:-1])
-        has_more = taken == _WORD
-        is_unique = is_unique and not np.any(alike & ~has_more[1:])
-        has_twin = np.zeros(len(unsure), bool)
-        has_twin[1:] |= alike
-        has_twin[:-1] |= alike
-        group[0] = 0
-        np.cumsum(~alike, out=group[1:])
-        left = has_more & has_twin
-        unsure, group = unsure[left], group[left]
-        depth += _WORD
-    return order, bool(is_unique)
-
-
-def _words(data: np.ndarray) -> np.ndarray:
-    """The eight bytes that begin at each byte, as big-endian numbers; zeros follow the end."""
-    padded = np.concatenate((data, np.zeros(_WORD, np.uint8)))
-    words: np.ndarray = np.ndarray((len(data) + 1,), ">u8", padded, strides=(1,))
-    return words
-
-
-def _next(
-    words: np.ndarray, starts: np.ndarray, rows: np.ndarray, depth: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The next eight bytes of some keys, as numbers, and how many of the eight each key has."""
-    begin = starts[rows] + depth
-    taken = np.minimum(starts[rows + 1] - begin, _WORD)
-    found: np.ndarray = words[begin].astype(np.uint64)
-    found &= _FIRST_BYTES[taken]
-    return found, taken.astype(np.uint8)
+    keys = list(split_values(data, starts))
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    all_differ = all(keys[a] != keys[b] for a, b in itertools.pairwise(order))
+    return np.array(order, np.int64), all_differ

@@ -31,20 +31,12 @@ def _keys(draw: random.Random) -> list[bytes]:
     ]
 
 
-@pytest.mark.parametrize("seed", range(300))
-def test_keys_are_ordered_as_python_orders_bytes(seed: int) -> None:
-    keys = _keys(random.Random(seed))
+def test_keys_are_ordered_bytewise_and_those_alike_by_their_rows() -> None:
+    keys = [b"b\0", b"b", b"\xff", b"", b"b", b"a"]
     order, all_differ = key_order(*columns.join_values(keys))
-    assert order.tolist() == sorted(range(len(keys)), key=keys.__getitem__)
-    assert all_differ == (len(set(keys)) == len(keys))
-
-
-def test_many_keys_are_ordered() -> None:
-    draw = random.Random(0)
-    keys = [b"n%08d/%d" % (draw.randrange(30), draw.randrange(1 << 40)) for _ in range(20_000)]
-    table = columns.key_columns(keys)
-    assert [keys[i] for i in table["key_order"].tolist()] == sorted(keys)
-    assert table["key_data"].tobytes() == b"".join(keys)
+    assert order.tolist() == [3, 5, 1, 4, 0, 2]
+    assert not all_differ
+    assert key_order(*columns.join_values(keys[:4]))[1]
 
 
 def _tables(seed: int) -> tuple[list[list[bytes]], list[Keys]]:

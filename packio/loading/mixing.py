@@ -13,7 +13,7 @@ from packio.batches import draws
 from packio.batches.draws import PositionedIndex
 from packio.errors import OptionError
 from packio.loading.order import Order, tell_difference
-from packio.loading.permuting import permute, permute_each, runs
+from packio.loading.permuting import permute, runs
 
 _ARRANGEMENT, _PASS, _PHASE = 0x6D6978, 0x70617373, 0x7068617365  # what random numbers are for
 _BLOCK = 4096  # positions of which each dataset has its share, at random places
@@ -133,11 +133,9 @@ class MixedSampler(Order[PositionedIndex]):
         for owner in np.flatnonzero(np.bincount(owners)).tolist():
             size, slots = self.sizes[owner], np.flatnonzero(owners == owner)
             passes, places = np.divmod(turns[slots] + epoch * self.shares[owner], size)
-            if (passes == passes[0]).all():
-                found = permute(places, size, draws.mix(self.seed, owner, int(passes[0]), _PASS))
-            else:
-                found = permute_each(places, size, draws.mixes(self.seed, owner, passes, _PASS))
-            indices[slots] = self._starts[owner] + found
+            for number, part in runs(passes):
+                found = permute(places[part], size, draws.mix(self.seed, owner, number, _PASS))
+                indices[slots[part]] = self._starts[owner] + found
         return indices if self._at is None else self._at[indices]
 
 

@@ -20,7 +20,6 @@ from packio.batches import draws
 
 SORTED = 4096  # largest permutation that is sorted
 _ROUNDS = 8
-_CELLS = 1 << 15  # random numbers that are sorted together
 _SHARDS, _WINDOW = 0x736861726473, 0x77696E646F77  # what random numbers of windows are for
 
 
@@ -32,25 +31,6 @@ def permute(positions: np.ndarray, count: int, key: int) -> np.ndarray:
     return _run_network(positions, count, [np.uint64(draws.mix(key, i)) for i in range(_ROUNDS)])
 
 
-def permute_each(positions: np.ndarray, count: int, keys: np.ndarray) -> np.ndarray:
-    """Apply to each position a permutation of its own, which its key selects; see `permute`.
-
-    The keys, (n,) uint64, are best sorted: equal ones are computed together.
-    """
-    if count > SORTED:
-        return _run_network(positions, count, [draws.mixes(keys, i) for i in range(_ROUNDS)])
-    parts, rows = [part for _, part in runs(keys)], max(1, _CELLS // count)
-    result = np.empty_like(positions)
-    for first in range(0, len(parts), rows):
-        some = parts[first : first + rows]
-        each = keys[[part.start for part in some]]
-        orders = np.argsort(draws.first_bits(each, count), axis=1, kind="stable")
-        mine = slice(some[0].start, some[-1].stop)
-        which = np.repeat(np.arange(len(some)), [part.stop - part.start for part in some])
-        result[mine] = orders[which, positions[mine]]
-    return result
-
-
 def runs(values: np.ndarray) -> Iterator[tuple[int, slice]]:
     """Yield each stretch of equal values: the value, and where the stretch is."""
     edges = [0, *(np.flatnonzero(values[1:] != values[:-1]) + 1).tolist(), len(values)]
@@ -58,10 +38,8 @@ def runs(values: np.ndarray) -> Iterator[tuple[int, slice]]:
         yield int(values[start]), slice(start, stop)
 
 
-def _run_network(
-    positions: np.ndarray, count: int, keys: Sequence[np.uint64] | Sequence[np.ndarray]
-) -> np.ndarray:
-    """Send positions through the network, whose rounds have keys: one for all, or one for each."""
+def _run_network(positions: np.ndarray, count: int, keys: Sequence[np.uint64]) -> np.ndarray:
+    """Send positions through the network, whose rounds have a key each."""
     half = np.uint64(-(-(count - 1).bit_length() // 2))
     mask = np.uint64((1 << int(half)) - 1)
     result = positions.astype(np.uint64)
@@ -69,8 +47,7 @@ def _run_network(
     while len(outside):  # few rounds: the domain is at most 4 times as large
         values = result[outside]
         left, right = values >> half, values & mask
-        for each in keys:
-            key = each[outside] if isinstance(each, np.ndarray) else each
+        for key in keys:
             left, right = right, left ^ (draws.scramble(right ^ key) & mask)
         result[outside] = values = left << half | right
         outside = outside[values >= count]

@@ -246,16 +246,7 @@ def test_a_seed_gives_the_order_that_it_gave_before(name: str) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 9, 4096, 4097, 10**9])
-def test_several_permutations_at_once_are_those_one_by_one(count: int) -> None:
-    random = np.random.default_rng(count)
-    keys = np.sort(random.integers(0, 1 << 63, 40, np.uint64))[random.integers(0, 40, 300)]
-    for some in (keys, np.sort(keys), keys[:0]):
-        positions = random.integers(0, count, len(some))
-        one_by_one = [
-            int(permuting.permute(np.array([p]), count, int(k))[0])
-            for p, k in zip(positions, some, strict=True)
-        ]
-        assert permuting.permute_each(positions, count, some).tolist() == one_by_one
+def test_a_permutation_has_each_number_once(count: int) -> None:
     whole = np.arange(min(count, 10_000))
     found = permuting.permute(whole, count, count)
     assert len(np.unique(found)) == len(whole)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from sharded import Sharded
 from torch.utils.data import ConcatDataset
 
 import packio
@@ -170,11 +171,16 @@ def test_states_of_other_orders_are_refused() -> None:
         packio.RepeatAugSampler(60, 3, 1), packio.RepeatAugSampler(60, 2, 1),
         packio.MixedSampler([30, 30], [1, 1], 1), packio.MixedSampler([30, 30], [1, 2], 1),
         packio.MixedSampler([20, 40], [1, 1], 1),
+        packio.ShuffleSampler(Sharded(20, 40), 1, window=1),
+        packio.ShuffleSampler(Sharded(20, 40), 1, window=2),
+        packio.ShuffleSampler(Sharded(40, 20), 1, window=1),
     ]  # fmt: skip
     for a, b in itertools.permutations(samplers, 2):
         a.load_state_dict(a.state_dict(3))
         with pytest.raises(OptionError, match="another order"):
             b.load_state_dict(a.state_dict(3))
+    same_shards = packio.ShuffleSampler(Sharded(20, 0, 40), 1, window=1)
+    same_shards.load_state_dict(samplers[-3].state_dict())
 
 
 @pytest.fixture(scope="module")

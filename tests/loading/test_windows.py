@@ -3,37 +3,22 @@
 from __future__ import annotations
 
 import itertools
-import json
 import pathlib
-import pickle
 from collections import Counter
 from typing import Any
 
 import long
 import numpy as np
 import pytest
+from sharded import Sharded
 from statistic import chi_square, most
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
+from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 import packio
 from packio.datasets.sizes import shard_lengths
 from packio.errors import OptionError
 
 BATCH = 4
-
-
-class Sharded(Dataset[int]):
-    """A dataset of integers in shards."""
-
-    def __init__(self, *lengths: int) -> None:
-        self.shard_lengths: Any = lengths
-        self._count = sum(lengths)
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: int) -> int:
-        return int(index)
 
 
 UNEVEN = Sharded(7, 1, 0, 12, 3, 3, 9)
@@ -53,35 +38,6 @@ def test_every_sample_comes_once_while_few_shards_are_open(window: int) -> None:
         for place in range(35):
             assert sum(begin[s] <= place <= end[s] for s in begin) <= window
     assert len({order[0] for order in epochs}) > 8
-
-
-@pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("window", [1, 2, 6])
-def test_what_is_left_comes_at_any_world_size_after_any_step(window: int, drop_last: bool) -> None:
-    def made(rank: int, world: int, **options: Any) -> packio.ShuffleSampler:
-        return packio.ShuffleSampler(
-            UNEVEN, 3, rank=rank, world_size=world, window=window, **options
-        )
-
-    whole = [int(i) for i in made(0, 1)]
-    for before, after in itertools.product((1, 2, 4), (1, 3, 4)):
-        for step in range(35 // before + 1):
-            ranks = [made(r, before) for r in range(before)]
-            steps = zip(*(itertools.islice(s, step) for s in ranks), strict=True)
-            used = [int(i) for each in steps for i in each]
-            assert used == whole[: step * before]
-            state = json.loads(json.dumps(ranks[-1].state_dict(step)))
-            resumed = [made(r, after, drop_last=drop_last) for r in range(after)]
-            for sampler in resumed:
-                sampler.load_state_dict(state)
-            left = whole[len(used) :]
-            if len(left) < (after if drop_last else 1):
-                continue  # nothing is left of this epoch
-            rest = [int(i) for each in zip(*resumed, strict=True) for i in each]
-            if drop_last:
-                assert rest == left[: len(left) // after * after]
-            else:
-                assert rest == left + whole[: -len(left) % after]
 
 
 # For lengths 2, 1, 2, each order that a window allows has this chance.
@@ -136,33 +92,6 @@ def test_the_samples_of_a_window_are_mixed_all_along_it() -> None:
             assert chi_square(counts, np.full(4, 100)) < most(3)
 
 
-def test_ten_billion_samples_in_shards_resume_anywhere() -> None:
-    data = Sharded(*[10**6] * 10**4)
-    one, late = (packio.ShuffleSampler(data, 3, window=16) for _ in range(2))
-    state = {**one.state_dict(), "consumed": 7_654_321_000}
-    one.load_state_dict(state)
-    expected = [int(i) for i in itertools.islice(one, 6000)]
-    late.load_state_dict({**state, "consumed": 7_654_326_000})
-    assert [int(i) for i in itertools.islice(late, 1000)] == expected[5000:]
-    assert len({i // 10**6 for i in expected}) == 16
-    assert len(pickle.dumps(one)) < 10**6
-
-
-def test_states_of_other_windows_and_shards_are_refused() -> None:
-    samplers = [
-        packio.ShuffleSampler(data, 1, window=window)
-        for data, window in (
-            (Sharded(20, 40), 1), (Sharded(20, 40), 2), (Sharded(40, 20), 1),
-            (Sharded(20, 40), None),
-        )
-    ]  # fmt: skip
-    for a, b in itertools.permutations(samplers, 2):
-        with pytest.raises(OptionError, match="another order"):
-            b.load_state_dict(a.state_dict(3))
-    other = packio.ShuffleSampler(Sharded(20, 0, 40), 1, window=1)  # the same shards
-    other.load_state_dict(samplers[0].state_dict(3))
-
-
 def test_windows_that_cannot_be_meant_are_refused() -> None:
     for window in (0, -1):
         with pytest.raises(OptionError, match="at least 1 shard"):
@@ -183,11 +112,6 @@ def test_windows_that_cannot_be_meant_are_refused() -> None:
         wrong.shard_lengths = lengths
         with pytest.raises(OptionError, match="sum"):
             packio.ShuffleSampler(wrong, window=2)
-
-
-def test_no_samples_are_an_empty_epoch() -> None:
-    assert list(packio.ShuffleSampler(Sharded(), window=2)) == []
-    assert list(packio.ShuffleSampler(Sharded(0, 0), window=2)) == []
 
 
 @pytest.fixture(scope="module")

@@ -126,6 +126,14 @@ def image_folder(
     return root
 
 
+@pytest.fixture(scope="session")
+def pack(image_folder: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The image folder, packed; copy it before changing it."""
+    import packio
+
+    return packio.pack(image_folder, tmp_path_factory.mktemp("pack") / "photos.lmdb").out
+
+
 @pytest.fixture
 def own_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     """A user's cache of the test's own."""

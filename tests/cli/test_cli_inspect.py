@@ -69,15 +69,6 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, dict[
 
 
 @pytest.fixture(scope="module")
-def photos_pack(
-    tmp_path_factory: pytest.TempPathFactory, image_folder: pathlib.Path
-) -> pathlib.Path:
-    out = tmp_path_factory.mktemp("photos") / "photos.lmdb"
-    packio.pack(image_folder, out)
-    return out
-
-
-@pytest.fixture(scope="module")
 def long_pack(tmp_path_factory: pytest.TempPathFactory, image_folder: pathlib.Path) -> pathlib.Path:
     """A pack whose index says that it has 100,000 samples."""
     out = tmp_path_factory.mktemp("long") / "long.lmdb"
@@ -158,9 +149,9 @@ def test_ls_json_keys_survive_a_round_trip(
     assert encoded == {b"odd/" + NAMES["not UTF-8"], b"odd/" + NAMES["half a character"]}
 
 
-def test_ls_filters_by_class_and_stops_at_the_limit(photos_pack: pathlib.Path) -> None:
+def test_ls_filters_by_class_and_stops_at_the_limit(pack: pathlib.Path) -> None:
     def listed(*options: str) -> list[dict[str, Any]]:
-        said = run("ls", photos_pack, "--json", *options).stdout
+        said = run("ls", pack, "--json", *options).stdout
         return [json.loads(line) for line in said.splitlines()]
 
     everything = listed()
@@ -171,8 +162,8 @@ def test_ls_filters_by_class_and_stops_at_the_limit(photos_pack: pathlib.Path) -
     assert listed("--limit", "0") == []
 
 
-def test_ls_of_an_unknown_class_is_refused_with_names_near(photos_pack: pathlib.Path) -> None:
-    done = run("ls", photos_pack, "--class", "peple")
+def test_ls_of_an_unknown_class_is_refused_with_names_near(pack: pathlib.Path) -> None:
+    done = run("ls", pack, "--class", "peple")
     assert done.returncode == 2
     assert "people" in done.stderr
 
@@ -189,8 +180,8 @@ packio.cli.main()
 """
 
 
-def test_without_memory_it_ends_in_a_line(photos_pack: pathlib.Path) -> None:
-    command = [sys.executable, "-c", _SHORT_OF_MEMORY, "verify", str(photos_pack)]
+def test_without_memory_it_ends_in_a_line(pack: pathlib.Path) -> None:
+    command = [sys.executable, "-c", _SHORT_OF_MEMORY, "verify", str(pack)]
     done = subprocess.run(command, check=False, capture_output=True, timeout=600)
     assert done.returncode == 74
     assert re.fullmatch(rb"packio: memory ran out; [^\n]*\n", done.stderr)
@@ -278,10 +269,8 @@ def test_cat_to_a_full_disk_is_an_error(named: tuple[pathlib.Path, dict[bytes, b
     assert "No space left" in done.stderr
 
 
-def test_info_counts_what_is_in_the_folder(
-    photos_pack: pathlib.Path, image_folder: pathlib.Path
-) -> None:
-    said = json.loads(run("info", photos_pack, "--json").stdout)
+def test_info_counts_what_is_in_the_folder(pack: pathlib.Path, image_folder: pathlib.Path) -> None:
+    said = json.loads(run("info", pack, "--json").stdout)
     files = [p for p in image_folder.rglob("*") if p.is_file()]
     images = [Image.open(io.BytesIO(p.read_bytes())) for p in files]
     sizes = [p.stat().st_size for p in files]
@@ -297,22 +286,22 @@ def test_info_counts_what_is_in_the_folder(
     assert said["oriented"] == sum(i.getexif().get(0x112, 1) != 1 for i in images)
     assert said["progressive"] == sum("progressive" in i.info for i in images)
     assert said["labels"]["samples_per_class"] == _spread(list(per_class.values()))
-    assert said["index"]["bytes"] == (photos_pack / "index.packio").stat().st_size
+    assert said["index"]["bytes"] == (pack / "index.packio").stat().st_size
     for entry in said["files"]:
-        assert (photos_pack / entry["path"]).stat().st_size == entry["bytes"]
+        assert (pack / entry["path"]).stat().st_size == entry["bytes"]
 
 
 def _spread(values: list[int]) -> dict[str, float]:
     return {"min": min(values), "median": float(np.median(values)), "max": max(values)}
 
 
-def test_info_says_what_buckets_get_and_cut_away(photos_pack: pathlib.Path) -> None:
+def test_info_says_what_buckets_get_and_cut_away(pack: pathlib.Path) -> None:
     """As the sampler counts; tests/datasets/test_bucket_batches.py checks that."""
     sizes = [(96, 64), (80, 80), (64, 96), (200, 10)]
-    ds = packio.LmdbDataset(photos_pack, crop=packio.BucketCrop())
+    ds = packio.LmdbDataset(pack, crop=packio.BucketCrop())
     counted = packio.BucketSampler(ds, sizes, batch_size=1).buckets
     text = ",".join(f"{h}x{w}" for h, w in sizes)
-    said = json.loads(run("info", photos_pack, "--buckets", text, "--json").stdout)["buckets"]
+    said = json.loads(run("info", pack, "--buckets", text, "--json").stdout)["buckets"]
     for bucket, own in zip(said["sizes"], counted, strict=True):
         assert (tuple(bucket["size"]), bucket["images"]) == (own.size, own.images)
         assert bucket["enlarged"] == own.enlarged
@@ -321,23 +310,23 @@ def test_info_says_what_buckets_get_and_cut_away(photos_pack: pathlib.Path) -> N
     assert said["all"]["images"] == sum(own.images for own in counted) == 25
     means = [own.lost_mean * own.images for own in counted]
     assert said["all"]["lost_mean"] == pytest.approx(sum(means) / 25, abs=1e-3)
-    plain = run("info", photos_pack, "--buckets", text).stdout
+    plain = run("info", pack, "--buckets", text).stdout
     assert "1 size without an image" in plain
     assert f"{counted[1].images} images, lost " in plain
-    coloured = run("info", photos_pack, "--buckets", "area=6400,step=16", terminal=True)
+    coloured = run("info", pack, "--buckets", "area=6400,step=16", terminal=True)
     assert coloured.returncode == 0
     assert "80x80" in coloured.stdout
     for wrong in ("80", "area=x", "80x80,area=4", "area=100"):
-        assert run("info", photos_pack, "--buckets", wrong).returncode == 2
+        assert run("info", pack, "--buckets", wrong).returncode == 2
 
 
 def test_info_is_plain_text_in_a_pipe_and_coloured_on_a_terminal(
-    photos_pack: pathlib.Path,
+    pack: pathlib.Path,
 ) -> None:
-    done = run("info", photos_pack)
+    done = run("info", pack)
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
-    code, coloured = run_on_terminal("info", photos_pack)
+    code, coloured = run_on_terminal("info", pack)
     assert code == 0
     for text in ("samples", "25", "progressive", "nature", "machines"):
         assert text in done.stdout

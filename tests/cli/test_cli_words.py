@@ -31,11 +31,6 @@ def test_help_has_no_brackets_that_rich_would_take_as_style() -> None:
         assert not re.search(r"\w\[[a-z]+\]", packio.cli.find_command(name).__doc__ or ""), name
 
 
-@pytest.fixture(scope="module")
-def pack(tmp_path_factory: pytest.TempPathFactory, image_folder: pathlib.Path) -> pathlib.Path:
-    return packio.pack(image_folder, tmp_path_factory.mktemp("words") / "x.lmdb").out
-
-
 def test_python_runs_packio_as_a_module() -> None:
     done = run_process("--version")
     assert (done.returncode, done.stderr) == (0, "")

@@ -22,12 +22,6 @@ HERE = pathlib.Path(__file__).parents[1]
 NO_GPU = not torch.cuda.is_available()
 
 
-@pytest.fixture(scope="module")
-def pack(image_folder: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """25 photographs."""
-    return packio.pack(image_folder, tmp_path_factory.mktemp("loader") / "x.lmdb").out
-
-
 def _dataset(pack: pathlib.Path, **options: Any) -> packio.PackDataset:
     return packio.PackDataset(pack, crop=packio.RandomResizedCrop(64), seed=3, **options)
 

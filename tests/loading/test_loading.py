@@ -17,13 +17,6 @@ import packio
 from packio.datasets import pack_dataset
 
 
-@pytest.fixture(scope="module")
-def pack(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("packs") / "photos.lmdb"
-    packio.pack(image_folder, out)
-    return out
-
-
 def augmented(pack: Path, **options: Any) -> packio.LmdbDataset:
     defaults = {"crop": packio.RandomResizedCrop(32), "hflip": 0.5, "vflip": 0.2, "seed": 11}
     return packio.LmdbDataset(pack, **{**defaults, **options})

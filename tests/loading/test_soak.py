@@ -23,12 +23,6 @@ LONG = bool(os.environ.get("PACKIO_LONG"))
 pytestmark = pytest.mark.timeout(4000 if LONG else 900)
 
 
-@pytest.fixture(scope="module")
-def pack(image_folder: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """25 photographs."""
-    return packio.pack(image_folder, tmp_path_factory.mktemp("soak") / "x.lmdb").out
-
-
 def _dataset(pack: pathlib.Path) -> packio.PackDataset:
     return packio.PackDataset(pack, crop=packio.RandomResizedCrop(32), hflip=0.5, seed=3, threads=2)
 

@@ -20,12 +20,6 @@ from packio.measuring.bench import load
 from packio.measuring.turns import run_in_turns
 
 
-@pytest.fixture(scope="module")
-def pack(tmp_path_factory: pytest.TempPathFactory, image_folder: pathlib.Path) -> pathlib.Path:
-    """The image folder, packed."""
-    return packio.pack(image_folder, tmp_path_factory.mktemp("load") / "x.lmdb").out
-
-
 def test_every_setting_and_stage_is_measured(pack: pathlib.Path) -> None:
     said: list[str] = []
     result = load.measure(

@@ -314,12 +314,6 @@ def broken(value: torch.Tensor) -> torch.Tensor:
     raise ValueError(f"no such colour: {value.shape}")
 
 
-@pytest.fixture(scope="module")
-def pack(tmp_path_factory: pytest.TempPathFactory, image_folder: pathlib.Path) -> pathlib.Path:
-    """The image folder, packed."""
-    return packio.pack(image_folder, tmp_path_factory.mktemp("doctor") / "x.lmdb").out
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_transform_that_sleeps_is_named(
     pack: pathlib.Path, workers: int, drowsy: Callable[[torch.Tensor], torch.Tensor]

@@ -23,7 +23,7 @@ from packio.errors import (
 from packio.formats import Format
 from packio.images import encodings
 from packio.index.column import constant_column
-from packio.index.indexfile import PROGRESSIVE, Index, KeyBytes, Keys, NumberColumns
+from packio.index.indexfile import PROGRESSIVE, Index, Keys, NumberColumns
 from packio.sample import levels
 from packio.sample.fields import PIXELS
 from packio.sample.record import IMAGE, Facts
@@ -156,7 +156,6 @@ class PackTable:
         self._shards = list(zip((name for name, _ in shards), firsts, strict=False))
         whole = {"found": self._count, "packed": self._count, "skipped": 0}
         index.metadata["counts"] = whole | index.metadata.get("counts", {})
-        self._keys = KeyBytes(index)
         self._label = index.column("label") if "label" in index else None
         self._label_is_int = self._label is not None and len(self._label.shape) == 1
         self._int_label = NumberColumns([self._label] if self._label is not None else [], index)
@@ -304,11 +303,11 @@ class PackTable:
 
     def key(self, index: int) -> str:
         """Key of a sample; bytes that are not UTF-8 are surrogate-escaped."""
-        return self._keys.text(self._position(index))
+        return os.fsdecode(self.key_bytes(index))
 
     def key_bytes(self, index: int) -> bytes:
         """Key of a sample as raw bytes."""
-        return bytes(self._keys(self._position(index)))
+        return self.index_file.key(self._position(index))
 
     def _position(self, index: int) -> int:
         size = self._count

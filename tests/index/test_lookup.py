@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 from packio.errors import IntegrityError
 from packio.index import indexfile, layout
 from packio.index.columns import key_columns
-from packio.index.indexfile import Index, KeyBytes, NumberColumns
+from packio.index.indexfile import Index, NumberColumns
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 KEYS = [b"", b"cat/1.jpg", b"\xff\xfe\n", "é".encode(), b"", b"cat/10.jpg", b"x" * 999, b"z"]
 
 
-def _written(path: Path, keys: list[bytes], **changes: np.ndarray) -> Index:
+def _written(path: Path, keys: list[bytes]) -> Index:
     draw = np.random.default_rng(0)
     columns = {
         name: draw.integers(0, 200, len(keys)).astype(code)
@@ -30,7 +29,7 @@ def _written(path: Path, keys: list[bytes], **changes: np.ndarray) -> Index:
         "file_path_data": np.zeros(0, np.uint8), "file_path_offsets": np.zeros(1, np.int64),
         "file_bytes": np.zeros(0, np.int64), "file_digest": np.zeros((0, 32), np.uint8),
     }  # fmt: skip
-    indexfile.write(path, columns | changes, {"version": 2})
+    indexfile.write(path, columns, {"version": 2})
     return Index(path)
 
 
@@ -42,12 +41,11 @@ def test_rows_are_those_of_the_columns(
     index = _written(tmp_path / "i", KEYS)
     names = ("image/offset", "image/crc32c", "image/encoding")
     columns = [index.column(name).array().tolist() for name in names]
-    numbers, keys = NumberColumns([index.column(name) for name in names], index), KeyBytes(index)
+    numbers = NumberColumns([index.column(name) for name in names], index)
     for _ in range(2):
         for i in (*range(len(KEYS)), *reversed(range(len(KEYS)))):
             assert list(numbers(i)) == [column[i] for column in columns]
-            assert bytes(keys(i)) == KEYS[i]
-            assert keys.text(i) == os.fsdecode(KEYS[i])
+            assert index.key(i) == KEYS[i]
 
 
 def test_damage_is_told_where_it_is_first_touched(tmp_path: Path) -> None:
@@ -65,11 +63,4 @@ def test_damage_is_told_where_it_is_first_touched(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(IntegrityError, match="column image/offset"):
             numbers(count - 1)
-    assert bytes(KeyBytes(index)(count - 1)) == b"%07d" % (count - 1)
-
-
-@pytest.mark.parametrize("offsets", [[0, 2, 1, 3], [0, 1, 2, 9], [-1, 0, 1, 3], [2, 2, 2, 1]])
-def test_keys_that_make_no_sense_are_refused(tmp_path: Path, offsets: list[int]) -> None:
-    index = _written(tmp_path / "i", [b"a", b"b", b"c"], key_offsets=np.array(offsets))
-    with pytest.raises(IntegrityError):
-        KeyBytes(index)(1)
+    assert index.key(count - 1) == b"%07d" % (count - 1)

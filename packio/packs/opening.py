@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import functools
 import itertools
-import operator
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -129,7 +128,6 @@ class Pack(PackTable, Sequence[Sample]):
         locating.check_identity(index, self.format, self._shards, self._files)
         self.access: str = access or index.metadata.get("access", "range")
         self._readers = self._open_readers(root)
-        self._numbers, self._names = self._tables[IMAGE].numbers, self._tables[IMAGE].names
         self._slots = {name: i * self._count for i, name in enumerate(self.fields)}
         self._others = [n for n in levels.others(self.fields) if n not in (IMAGE, MASK)]
         more = any(name in index for name in ("split", "boxes", "meta_data"))
@@ -180,15 +178,12 @@ class Pack(PackTable, Sequence[Sample]):
     def __getitem__(self, index: int | slice) -> Sample | list[Sample]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        position = self._position(operator.index(index))  # no Row: it would cost a microsecond
-        file, offset, length, crc, height, width, channels, orientation, flags, *codes = (
-            self._numbers(position)
-        )
-        data = self._data(position, file, offset, length, crc, flags)
-        encoding, dtype = self._names(*codes)
+        row = self.row(index)
+        position = row.position
         return build_sample(
-            position, self._keys.text(position), data, encoding, self.label(position),
-            height, width, orientation, channels, dtype, *self._belongings(position),
+            position, self.key(position), self.read(row), row.encoding, self.label(position),
+            row.height, row.width, row.orientation, row.channels, row.dtype,
+            *self._belongings(position),
         )  # fmt: skip
 
     def _belongings(self, position: int) -> tuple[Any, ...]:
@@ -239,14 +234,8 @@ class Pack(PackTable, Sequence[Sample]):
             IntegrityError: the bytes are not those that were packed.
             ReadError: the file cannot be read.
         """
-        crc = row.crc32c if check else None
-        return self._data(row.position, row.file, row.offset, row.length, crc, row.flags, name)
-
-    def _data(
-        self, position: int, file: int, offset: int, length: int, crc: int | None, flags: int,
-        name: str = IMAGE,
-    ) -> bytes:  # fmt: skip
-        if self.ram is not None and crc is not None:
+        position, file, offset, length, crc = row[:5]
+        if self.ram is not None and check:
             kept = self.ram.get(self._slots[name] + position, crc)
             if kept is not None:
                 return kept
@@ -258,16 +247,16 @@ class Pack(PackTable, Sequence[Sample]):
             except (ReadError, IntegrityError):
                 locating.refuse_changed(self.index_file, self.path)
                 raise
-            if flags & SPLIT_RECORD:
+            if row.flags & SPLIT_RECORD:
                 data = self.format.unsplit(data)
-        if crc is not None and crc32c(data) != crc:
+        if check and crc32c(data) != crc:
             locating.refuse_changed(self.index_file, self.path)
             what = "" if name == IMAGE else f"{name} of "
             raise IntegrityError(
                 f"{self._files.path(file)}: {what}record {position} ({self.key(position)!r}, "
                 f"{length} bytes at {offset}) is damaged: CRC32C differs"
             )
-        if self.ram is not None and crc is not None:
+        if self.ram is not None and check:
             self.ram.put(self._slots[name] + position, data)
         return data
 

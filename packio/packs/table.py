@@ -158,7 +158,6 @@ class PackTable:
         index.metadata["counts"] = whole | index.metadata.get("counts", {})
         self._label = index.column("label") if "label" in index else None
         self._label_is_int = self._label is not None and len(self._label.shape) == 1
-        self._int_label = NumberColumns([self._label] if self._label is not None else [], index)
         self.fields: dict[str, str] = index.fields
         self.levels: dict[int, str] = levels.list_levels(self.fields)
         self._tables = {name: RowTable(index, name) for name in self.fields}
@@ -339,7 +338,7 @@ class PackTable:
             return None
         position = self._position(index)
         if self._label_is_int:
-            return next(self._int_label(position))
+            return self._label.item(position)
         vector: np.ndarray = self._label.span(position, position + 1)[0].copy()
         return vector
 

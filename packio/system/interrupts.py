@@ -107,25 +107,20 @@ def run_aside(call: Callable[[], _Result], stop: Callable[[], object]) -> _Resul
     return results.pop()
 
 
-class leaving:  # noqa: N801 (used as a function)
+_HERE = threading.local()
+
+
+@contextmanager
+def leaving(*events: threading.Event) -> Iterator[None]:
     """Let go what this thread waits for by `result` within a ``with`` block, once an event is set.
 
     Ctrl-C comes to the main thread only, which sets the event for threads that wait for a server.
     """
-
-    def __init__(self, *events: threading.Event) -> None:
-        self._events = events
-        self._before: tuple[threading.Event, ...] = ()
-
-    def __enter__(self) -> None:
-        self._before = ended_by()
-        _HERE.events = self._events
-
-    def __exit__(self, *_: object) -> None:
-        _HERE.events = self._before
-
-
-_HERE = threading.local()
+    before, _HERE.events = ended_by(), events
+    try:
+        yield
+    finally:
+        _HERE.events = before
 
 
 def ended_by() -> tuple[threading.Event, ...]:

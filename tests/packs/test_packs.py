@@ -214,18 +214,6 @@ def test_files_that_are_not_as_they_were_are_refused_when_opening(
         packio.open(mine)
 
 
-def test_the_file_of_another_pack_is_noticed(mine: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    source = mine.parent / "s/a"
-    source.mkdir(parents=True)
-    with packio.open(mine) as pack:
-        for i, sample in enumerate(pack[:28]):
-            (source / f"{i}.jpg").write_bytes(sample.data)
-    packio.pack(tmp_path / "s", tmp_path / "y.lmdb")
-    shutil.copy(tmp_path / "y.lmdb/data.mdb", mine / "data.mdb")
-    with pytest.raises(IntegrityError):
-        packio.open(mine)
-
-
 def test_the_file_of_a_pack_of_the_same_sizes_is_noticed_when_read(
     mine: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

@@ -24,7 +24,7 @@ from packio.errors import (
 )
 from packio.index import indexfile, layout
 from packio.index.columns import join_values
-from packio.index.indexfile import BLOCK, Index, Keys
+from packio.index.indexfile import BLOCK, Index, Keys, NumberColumns
 
 if TYPE_CHECKING:
     import pathlib
@@ -458,3 +458,37 @@ def test_an_optional_column_of_another_shape_is_refused(
     indexfile.write(path, {**_columns(KEYS), **good, name: column}, METADATA)
     with pytest.raises(NotAPackError, match=name):
         Index(path)
+
+
+@pytest.mark.parametrize("part", [1, 3, 8, 1 << 17])
+def test_rows_are_those_of_the_columns(
+    tmp_path: pathlib.Path, part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexfile, "_PART", part)
+    _made(tmp_path / "i", KEYS)
+    index = Index(tmp_path / "i")
+    names = ("image/offset", "image/crc32c", "image/encoding")
+    columns = [index.column(name).array().tolist() for name in names]
+    numbers = NumberColumns([index.column(name) for name in names], index)
+    for _ in range(2):
+        for i in (*range(len(KEYS)), *reversed(range(len(KEYS)))):
+            assert list(numbers(i)) == [column[i] for column in columns]
+            assert index.key(i) == KEYS[i]
+
+
+def test_damage_is_told_where_it_is_first_touched(tmp_path: pathlib.Path) -> None:
+    count = 2 * indexfile._PART
+    path = tmp_path / "i"
+    _made(path, [b"%07d" % i for i in range(count)])
+    data = bytearray(path.read_bytes())
+    header, start = layout.header_of(bytes(data), path)
+    start += header["image/offset"]["data_offsets"][0]
+    data[start + 8 * (indexfile._PART + 5)] ^= 1
+    path.write_bytes(data)
+    index = Index(path)
+    numbers = NumberColumns([index.column("image/offset"), index.column("image/length")], index)
+    next(numbers(indexfile._PART - 1))
+    for _ in range(2):
+        with pytest.raises(IntegrityError, match="column image/offset"):
+            numbers(count - 1)
+    assert index.key(count - 1) == b"%07d" % (count - 1)

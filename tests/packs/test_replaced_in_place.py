@@ -1,8 +1,10 @@
-"""Files that are mapped, and get the bytes of another pack while they are open: an error."""
+"""Files that are mapped, and change while they are open: an error, not a bus error."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,15 +41,16 @@ def _mapped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "_MOST_PRIVATE", 0)  # as if the index were large
 
 
-def _packed(folder: Path, name: str, last: str, add: int = 0, **options: Any) -> Path:
+def _packed(
+    folder: Path, name: str, last: str, add: int = 0, suffix: str = ".tar", **options: Any
+) -> Path:
     """Six images in the classes a and z, with keys of one length; the last one is in `last`."""
     for i in range(6):
         place = folder / name / ("a" if i < 3 else last if i == 5 else "z")
         place.mkdir(parents=True, exist_ok=True)
         pixels = np.full((8, 9, 3), 20 * i + add, np.uint8)
         Image.fromarray(pixels).save(place / f"{i}.png")
-    packio.pack(folder / name, folder / f"{name}.tar", **options)
-    return folder / f"{name}.tar"
+    return packio.pack(folder / name, folder / f"{name}{suffix}", **options).out
 
 
 def _overwrite(path: Path, data: bytes) -> None:
@@ -141,3 +144,56 @@ def test_an_index_up_to_the_limit_is_read_and_never_changes(
     index.write_bytes(b"")
     assert [dataset[i][1] for i in range(6)] == [0, 0, 0, 1, 1, 1]
     assert torch.equal(dataset[5][0], torch.full((3, 8, 9), 100, dtype=torch.uint8))
+
+
+# Files that are truncated
+
+_READING = """
+import os, sys, numpy as np, packio
+from packio.errors import IntegrityError
+from packio.index import layout
+layout._MOST_PRIVATE = 0  # as if the index were large
+pack, what, shrinks = sys.argv[1:]
+ds = packio.PackDataset(pack, fields=("image", "label"))
+ways = {
+    "batch": lambda: ds.__getitems__(range(6)), "gather": lambda: ds.gather([5, 0, 3, 1]),
+    "one": lambda: ds[5], "sample": lambda: ds.pack[5], "key": lambda: ds.pack.key(4),
+    "labels": lambda: ds.pack.labels.sum(), "find": lambda: ds.pack.find("z/5.png"),
+}
+for _ in range(2 if what != "labels" else 1):
+    ways[what]()
+os.truncate(shrinks, 0)
+try:
+    ways[what]()
+except IntegrityError as error:
+    print(error)
+"""
+_WAYS = ["batch", "gather", "one", "sample", "key", "labels", "find"]
+
+
+def _read_while_it_shrinks(pack: Path, way: str, file: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", _READING, pack, way, file], capture_output=True, text=True,
+        check=False, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.returncode}: {done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", _WAYS)
+def test_a_mapped_index_that_shrinks_while_it_is_open_is_an_error(way: str, tmp_path: Path) -> None:
+    pack = _packed(tmp_path, "ours", "z")
+    index = pack.with_name("ours.tar.packio")
+    assert f"{index}: 0 bytes" in _read_while_it_shrinks(pack, way, index)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["batch", "gather", "one"])
+@pytest.mark.parametrize(("suffix", "shards"), [(".lmdb", 1), (".h5", 1), (".pth", 1), (".h5", 6)])
+def test_raw_pixels_that_shrink_while_they_are_open_are_an_error(
+    way: str, suffix: str, shards: int, tmp_path: Path
+) -> None:
+    pack = _packed(tmp_path, "ours", "z", suffix=suffix, encode="raw", shards=shards)
+    file = {".lmdb": pack / "data.mdb"}.get(suffix, pack) if shards == 1 else pack / "ours-00005.h5"
+    assert f"{file}: " in _read_while_it_shrinks(pack, way, file)

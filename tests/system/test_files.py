@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pathlib
 import resource
@@ -96,3 +97,12 @@ def test_a_limit_of_file_sizes_is_named(suffix: str, tmp_path: pathlib.Path) -> 
 def test_without_a_limit_room_is_asked_for(tmp_path: pathlib.Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
     assert files.room_beside(tmp_path / "x").endswith("bytes free; make room and run it again")
+
+
+def test_an_index_that_cannot_be_written_is_named(tmp_path: pathlib.Path) -> None:
+    with (
+        pytest.raises(OSError, match=r"x\.packio"),
+        files.replacing(tmp_path / "x.packio"),
+    ):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert list(tmp_path.iterdir()) == []

@@ -42,7 +42,7 @@ from packio.storage import sample_cache
 from packio.storage.local import FolderStore, path_problem
 from packio.storage.sample_cache import SUFFIX as SAMPLES
 from packio.system import locks
-from packio.system.files import cache_folder, free_bytes
+from packio.system.files import cache_folder, free_bytes, remove
 from packio.system.pools import ThreadPool
 
 # Folder of the cache → what lies there.
@@ -156,10 +156,8 @@ def _unlocked(path: Path) -> Iterator[bool]:
 
 def _remove(path: Path) -> bool:
     try:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+        remove(path)
+        if path.suffix == SAMPLES:
             path.with_suffix(f"{SAMPLES}.json").unlink(missing_ok=True)
     except OSError:
         return False

@@ -42,15 +42,6 @@ def mix(*values: int) -> int:
     return state
 
 
-def mixes(*values: int | np.ndarray) -> np.ndarray:
-    """`mix` of integers and (n,) arrays of integers: (n,) uint64; (1,) if there is no array."""
-    state = np.zeros(1, np.uint64)
-    for value in values:
-        number = np.uint64(value & _MASK) if isinstance(value, int) else value.astype(np.uint64)
-        state = scramble((state ^ number) + np.uint64(_GAMMA))
-    return state
-
-
 def scramble(z: np.ndarray) -> np.ndarray:
     """Mix the bits of each number: (n,) uint64, by the last steps of SplitMix64."""
     z = (z ^ z >> _30) * _M1

@@ -237,13 +237,6 @@ def test_a_permutation_has_each_number_once(count: int) -> None:
     assert ((found >= 0) & (found < count)).all()
 
 
-def test_several_keys_at_once_are_those_one_by_one() -> None:
-    values = [0, 1, 5, 2**62, -1]
-    found = draws.mixes(2**64 + 3, np.array(values), -7).tolist()
-    assert found == [draws.mix(2**64 + 3, value, -7) for value in values]
-    assert draws.mixes(4, 5).tolist() == [draws.mix(4, 5)]
-
-
 def test_an_index_says_when_it_is_drawn_and_pickles() -> None:
     index = list(packio.ShuffleSampler(10, seed=1, epoch=3))[4]
     assert isinstance(index, draws.PositionedIndex)

@@ -109,7 +109,7 @@ class Writer(Protocol):
         """
 
     def close(self) -> Written:
-        """Write what is left, and tell where everything lies."""
+        """Write what is left, and tell where everything lies; the files are not synced yet."""
         ...
 
     def abort(self) -> None:

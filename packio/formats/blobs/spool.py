@@ -28,7 +28,6 @@ from packio.index.columns import offsets
 from packio.index.indexfile import crc32c
 from packio.sample.record import IMAGE, MASK, Field, Record
 from packio.system.files import read_at
-from packio.system.pools import ThreadPool
 
 _CHUNK = 8 << 20  # bytes copied, or read back, at a time
 _TO_COPY_BY_HAND = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM}
@@ -117,12 +116,9 @@ class FileWriter(Writer):
             begins = self._fill(file, FileContents(named, arrays, pixels, text))
             file.flush()
             begin = {name: begins[f"{prefix(name)}data"] for name in blobs}
-            with ThreadPool(1, "packio-sync") as pool:
-                synced = pool.submit(os.fsync, file.fileno())
-                for name, blob in blobs.items():
-                    offsets = columns.values[name].offsets[:-1] + begin[name]
-                    blob.check(file.fileno(), offsets, where=path)
-                synced.result()
+            for name, blob in blobs.items():
+                offsets = columns.values[name].offsets[:-1] + begin[name]
+                blob.check(file.fileno(), offsets, where=path)
         places = {name: values.ranges(begin[name]) for name, values in columns.values.items()}
         return Written((path.name,), places, (), pixels.info if pixels is not None else {})
 

@@ -26,7 +26,6 @@ from packio.index.indexfile import crc32c
 from packio.sample.fields import PIXELS
 from packio.sample.record import IMAGE, MASK, Field, Record
 from packio.system.files import room_beside
-from packio.system.pools import ThreadPool
 
 LABELS_NAME = "labels.tsv"
 # A batch is held twice, here and in LMDB's dirty pages, until it is committed. Written in 8 MiB the
@@ -154,7 +153,7 @@ class LmdbWriter:
         return self._lmdb.open(
             os.fsencode(self.path), map_size=self._map_size, lock=False, writemap=False,
             meminit=True,  # otherwise the heap's old bytes get into the file
-            sync=False, map_async=False, **options,  # it is synced once, in close
+            sync=False, map_async=False, **options,  # whoever publishes the file syncs it
         )  # fmt: skip
 
     @contextlib.contextmanager
@@ -272,8 +271,7 @@ class LmdbWriter:
     def read_back(self, count: int) -> Ranges:
         """Find where the values of so many samples lie, and compare their checksums."""
         places = Places(self._file)
-        with open_data_file(self.path) as file, ThreadPool(1, "packio-sync") as pool:
-            synced = pool.submit(os.fsync, file.descriptor)
+        with open_data_file(self.path) as file:
             for i, stored in enumerate(pages.entries(file)):
                 data = file.read(stored.length, stored.offset)
                 number = self._numbers[i]
@@ -286,8 +284,6 @@ class LmdbWriter:
                 is_datum = self._values == "datum"
                 start, stop = parse_datum(data)[:2] if is_datum else (0, len(data))
                 places.add(number, stored.offset + start, stop - start)
-            with self._output_errors():
-                synced.result()
         return places.ranges(count)
 
 

@@ -20,12 +20,11 @@ from packio.errors import DecodeError, OptionError, SourceError
 from packio.images import encodings, perceptual
 from packio.images.decoders import Decoder
 from packio.sample.record import Field
-from packio.sources import Listing
+from packio.sources import Listing, check_choice
 from packio.system import processors
 from packio.system.files import check_of_file
 from packio.system.pools import ThreadPool
 
-DEDUPE = (None, "report", "drop", "near")
 _SHOWN = 3  # paths, or pairs, in a warning
 _MOST_SEED = 2**127 - 1  # the salt of a hash, 16 bytes
 _PATTERNS = ("include", "exclude")
@@ -61,8 +60,7 @@ class Choice:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.dedupe not in DEDUPE:
-            raise OptionError(f"dedupe={self.dedupe!r}: expected 'report', 'drop' or 'near'")
+        check_choice("dedupe", self.dedupe, "report", "drop", "near")
         if self.limit is not None and self.limit < 1:
             raise OptionError(f"limit={self.limit}: expected at least 1")
         for name, seed in (("shuffle", self.shuffle), ("seed", self.seed)):

@@ -201,10 +201,6 @@ def test_abort_may_come_at_any_time(name: str, tmp_path: Path) -> None:
     writer.add(given)
     writer.abort()
     writer.abort()
-    with pytest.raises(OutputError, match="closed already"):
-        writer.add(given)
-    with pytest.raises(OutputError, match="closed already"):
-        writer.close()
     for left in tmp_path.iterdir():
         assert left.name.startswith("pack.")
         files.remove(left)

@@ -85,17 +85,12 @@ class Output:
 
     def append(self, *pieces: bytes) -> None:
         """Append bytes. They are written to the file a mebibyte at a time."""
-        self._check_open()
         length = _length(pieces)
         self._pieces += pieces
         self._held += length
         self.size += length
         if self._held >= _BLOCK:
             self._flush()
-
-    def _check_open(self) -> None:
-        if self._descriptor < 0:
-            raise OutputError(f"{self.path}: closed already")
 
     def _flush(self) -> None:
         pieces, length = self._pieces, self._held
@@ -111,7 +106,6 @@ class Output:
 
     def close(self) -> None:
         """Write what is left, and read everything back."""
-        self._check_open()
         try:
             self._flush()
             with output_errors(self.path):

@@ -50,16 +50,14 @@ class Writer:
     """Write records into a new container; until `close`, values are in temporary files."""
 
     def __init__(self, path: Path, classes: Sequence[str]) -> None:
-        self._path, self._classes, self._closed = path, classes, False
+        self._path, self._classes = path, classes
         self._spool = BlobSpool(path)
 
     def add(self, records: Sequence[Record[Field]]) -> None:
-        self._check_open()
         self._spool.add(records)
 
     def close(self) -> Written:
         """Write the container, and compare what can be read with what was added."""
-        self._check_open()
         try:
             with output_errors(self._path):
                 return self._write()
@@ -68,12 +66,7 @@ class Writer:
 
     def abort(self) -> None:
         """Let go of the temporary files; what has been written of the container stays."""
-        self._closed = True
         self._spool.close()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise OutputError(f"{self._path}: closed already")
 
     def _write(self) -> Written:
         raise NotImplementedError

@@ -167,7 +167,6 @@ class LmdbWriter:
             ) from error
 
     def add(self, records: Sequence[Record[Field]]) -> None:
-        self._check_open()
         for record in records:
             if IMAGE in record.fields:
                 self.put(self._added, record, record.image)
@@ -175,10 +174,6 @@ class LmdbWriter:
                 if name != IMAGE:
                     self._other(name, field).put(self._added, record, field)
             self._added += 1
-
-    def _check_open(self) -> None:
-        if self._env is None:
-            raise OutputError(f"{self.path}: closed already")
 
     def put(self, number: int, record: Record[Field], field: Field) -> None:
         value = self._value(record, field)
@@ -245,7 +240,6 @@ class LmdbWriter:
 
     def finish(self) -> None:
         """Write what is left, and close the database."""
-        self._check_open()
         if self._batch:
             self._commit()
         with self._output_errors():

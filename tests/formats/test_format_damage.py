@@ -133,3 +133,20 @@ def test_damage_does_no_worse_than_an_error(victim: str, count: int, tmp_path: P
     process.start()
     process.join(600)
     assert process.exitcode == 0
+
+
+# Nothing in a file of the others tells how many records there are.
+_ENDED = [name for name, (form, _) in _VICTIMS.items() if form not in ("tfrecord", "recordio")]
+
+
+@pytest.mark.parametrize("count", long.after(1, (150, 3000)))
+@pytest.mark.parametrize("victim", _ENDED)
+def test_a_file_that_is_cut_short_is_refused(victim: str, count: int, tmp_path: Path) -> None:
+    name, make = _VICTIMS[victim]
+    form, whole = registry.load("formats", name), make(tmp_path).read_bytes()
+    samples = made.survives(form, tmp_path / "file", whole)
+    used = len(whole.rstrip(b"\0"))  # a tar and a database may have zeros behind what counts
+    steps = range(0, len(whole), max(1, len(whole) // count))
+    for length in sorted({*steps, *range(max(used - 20, 0), used)}):
+        found = made.survives(form, tmp_path / "file", whole[:length])
+        assert found is None or (length >= used and found == samples)

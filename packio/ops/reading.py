@@ -87,8 +87,8 @@ class ToPillow:
 
 def _flatten(transform: Any) -> Iterator[Any]:
     """The steps of a Compose or a list, and of those in it."""
-    is_list = isinstance(transform, (list, tuple)) or type(transform) is torch.nn.Sequential
-    if is_list or _is(transform, "Compose"):
+    is_plain = type(transform) is torch.nn.Sequential and not _is_changed(transform)
+    if isinstance(transform, (list, tuple)) or is_plain or _is(transform, "Compose"):
         for step in getattr(transform, "transforms", transform):
             yield from _flatten(step)
     else:
@@ -100,12 +100,19 @@ def _is(step: Any, *names: str) -> bool:
 
     It is not if its class is derived from one of them, or if it got a function or a hook itself.
     """
-    module, name, own = type(step).__module__, type(step).__name__, getattr(step, "__dict__", {})
-    if name not in names or "forward" in own or "get_params" in own or own.get("_forward_hooks"):
+    module, name = type(step).__module__, type(step).__name__
+    if name not in names or _is_changed(step):
         return False
     return module.startswith("timm.data." if name in _TIMMS else "torchvision.transforms.") or (
         name in _BOTH and module.startswith("timm.data.")
     )
+
+
+def _is_changed(step: Any) -> bool:
+    """Whether a step has a hook, or a function of its own in the place of one of its class."""
+    own = getattr(step, "__dict__", {})
+    has_hooks = any(own.get(name) for name in ("_forward_hooks", "_forward_pre_hooks"))
+    return has_hooks or any(callable(getattr(type(step), name, None)) for name in own)
 
 
 def _is_foreign(step: Any) -> bool:

@@ -317,19 +317,50 @@ def test_pillows_nearest_pixel_stays_pillows(several: bool, folder: Path) -> Non
     _check_as_torchvision(folder, t.Compose([*steps, t.PILToTensor()]), is_float=False)
 
 
-@pytest.mark.parametrize("what", ["forward", "hook", "get_params"])
-def test_what_was_changed_in_place_is_called(what: str, folder: Path) -> None:
-    t = import_torchvision().transforms
-    invert = t.RandomInvert(1.0)
-    if what == "forward":
-        invert.forward = lambda image: image
-    elif what == "hook":
-        invert.register_forward_hook(lambda _, given, __: given[0])
+def _change(step: Any, what: str) -> Any:
+    """Give a step a hook or a function of its own."""
+    if what == "hook":
+        step.register_forward_hook(lambda _, given, __: given[0])
+    elif what == "hook before":
+        step.register_forward_pre_hook(lambda _, given: Image.new("RGB", given[0].size))
     else:
-        invert.get_params = lambda: None
-    compose = t.Compose([t.CenterCrop(32), invert, t.PILToTensor()])
+        setattr(step, what, lambda image, *_: image)
+    return step
+
+
+@pytest.mark.parametrize("what", ["forward", "hook", "hook before"])
+@pytest.mark.parametrize("where", ["step", "crop", "within", "sequential"])
+def test_what_was_changed_in_place_is_called(where: str, what: str, folder: Path) -> None:
+    t = import_torchvision().transforms
+    invert, crop = t.RandomInvert(1.0), t.CenterCrop(32)
+    if where == "crop":
+        crop = _change(crop, what)
+    elif where == "sequential":
+        invert = _change(torch.nn.Sequential(invert), what)
+    else:
+        invert = _change(invert, what)
+        invert = t.RandomApply([invert], 1.0) if where == "within" else invert
+    compose = t.Compose([crop, invert, t.PILToTensor()])
     ds = _check_as_torchvision(folder, compose, is_float=False)
     assert ds._pipelines[0].rest
+
+
+@pytest.mark.parametrize("what", ["get_params", "make_params", "transform", "compose"])
+def test_other_functions_that_were_changed_in_place_are_called(what: str, folder: Path) -> None:
+    transforms = import_torchvision().transforms
+    t = transforms if what == "get_params" else transforms.v2
+    step = t.RandomRotation((20, 20))
+    if what == "get_params":
+        step.get_params = lambda _: 90.0
+    elif what == "make_params":
+        step.make_params = lambda _: {"angle": 90.0}
+    elif what == "transform":
+        step = _change(step, what)
+    else:
+        step = _change(t.Compose([t.RandomInvert(1.0)]), "hook before")
+    _check_as_torchvision(
+        folder, t.Compose([t.CenterCrop(32), step, t.PILToTensor()]), is_float=False
+    )
 
 
 def test_timms_other_parameters_are_left_to_it() -> None:

@@ -35,6 +35,14 @@ _TO_FLOATS = ("ToTensor", "MaybeToTensor")
 _TO_BYTES = ("PILToTensor", "MaybePILToTensor", "ToImage")
 
 
+class Steps(list[Any]):
+    """What is left of a Compose that was read; nobody reads it again.
+
+    What stands behind its ToTensor gets tensors. As a list of torchvision's steps it would seem to
+    get Pillow's image.
+    """
+
+
 class Reading(NamedTuple):
     """What a Compose is.
 
@@ -44,14 +52,17 @@ class Reading(NamedTuple):
     """
 
     options: dict[str, Any]
-    steps: list[Any]
+    steps: Steps
 
 
 def read(transform: Any, *, frames: bool = True) -> Reading | None:
-    """Read a Compose that begins with Pillow's image; None: anything else, and what has no end.
+    """Read a Compose that begins with Pillow's image.
 
-    Without ``frames`` there are no options: flips are steps, and a crop gets Pillow's image.
+    Returns None of anything else, of a Compose that makes no tensors, and of what was read. Without
+    ``frames`` there are no options: flips are steps, and a crop gets Pillow's image.
     """
+    if isinstance(transform, Steps):
+        return None
     steps = list(_flatten(transform))
     is_list = isinstance(transform, (list, tuple)) and all(map(_is_foreign, transform))
     if not (is_list or _is(transform, "Compose")) or not any(map(_takes_pillow, steps)):
@@ -64,8 +75,8 @@ def read(transform: Any, *, frames: bool = True) -> Reading | None:
         known.append(own)
         steps.pop(0)
     if steps and not _makes_tensors(steps[0]):
-        return Reading(options, [*known, ToPillow(), *steps])
-    return Reading(options, known + _read_end(steps))
+        return Reading(options, Steps([*known, ToPillow(), *steps]))
+    return Reading(options, Steps(known + _read_end(steps)))
 
 
 def crops_first(transform: Any) -> bool:

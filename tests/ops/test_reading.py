@@ -375,6 +375,17 @@ def test_timms_other_parameters_are_left_to_it() -> None:
     assert reading._attempt(reading._timms, patched) is None
 
 
+def test_what_is_behind_a_tensor_gets_it(folder: Path) -> None:
+    t = import_torchvision().transforms
+    for middle in ([t.Lambda(lambda image: image // 2)], [t.RandomInvert(1.0)], []):
+        steps = [t.CenterCrop(32), t.PILToTensor(), *middle, t.ToPILImage(), t.ToTensor()]
+        ds = _check_as_torchvision(folder, t.Compose(steps))
+        few = ds.with_options(threads=1).subset([0])
+        assert torch.equal(few.gather([0])[0][0], ds[0][0])
+        ds.transform = t.Compose(steps[1:])
+        assert torch.equal(ds[0][0], few[0][0])
+
+
 def test_without_the_core_all_is_called(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     t = import_torchvision().transforms
     monkeypatch.setattr(native, "why_not", lambda: "it was left out")

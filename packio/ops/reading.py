@@ -89,7 +89,7 @@ class ToPillow:
     """Make Pillow's image of a tensor, (C, H, W) uint8, for a step that wants one."""
 
     def __call__(self, image: torch.Tensor) -> Any:
-        """Make the image: mode "L" or "RGB"."""
+        """Make the image: of mode L, LA, RGB or RGBA."""
         return to_pillow(image)
 
     def __repr__(self) -> str:

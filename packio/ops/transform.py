@@ -13,6 +13,7 @@ from packio.errors import OptionError
 from packio.ops import program
 
 Fill = float | Sequence[float] | None
+_MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}  # of Pillow's images, by the number of channels
 
 
 class Transform:
@@ -40,10 +41,15 @@ class Transform:
         Pillow's image, of mode L or RGB, gives Pillow's image: within a Compose of torchvision's.
 
         Raises:
-            OptionError: the images are of another type, or have not 1 or 3 channels.
+            OptionError: the images are of another type or mode, or have not 1 or 3 channels.
             MissingPackageError: the native core was not compiled.
         """
         if hasattr(images, "getbands"):  # Pillow's
+            if images.mode not in ("L", "RGB"):
+                raise OptionError(
+                    f"{type(self).__name__}: Pillow's image of mode {images.mode}; expected L or "
+                    "RGB, as image.convert('RGB') makes it"
+                )
             planes = [torch.from_numpy(np.array(plane)) for plane in images.split()]
             return to_pillow(self(torch.stack(planes)))
         program.check_images(images, type(self).__name__)
@@ -92,11 +98,12 @@ class RandomApply(Transform):
 
 
 def to_pillow(image: torch.Tensor) -> Any:
-    """Make Pillow's image of a tensor, (C, H, W) uint8: mode "L" or "RGB"."""
+    """Make Pillow's image of a tensor, (C, H, W) uint8, C 1 to 4: L, LA, RGB or RGBA."""
     from PIL import Image
 
-    planes = [Image.fromarray(plane) for plane in image.numpy()]
-    return planes[0] if len(planes) == 1 else Image.merge("RGB", planes)
+    if len(image) not in _MODES:
+        raise OptionError(f"{tuple(image.shape)}: Pillow has no images of {len(image)} channels")
+    return Image.merge(_MODES[len(image)], [Image.fromarray(plane) for plane in image.numpy()])
 
 
 def is_own(transform: Any) -> bool:

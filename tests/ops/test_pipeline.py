@@ -205,6 +205,12 @@ def test_what_is_no_transform_is_refused(transform: Any, pack: Path) -> None:
         packio.LmdbDataset(pack, transform=transform)
 
 
+@pytest.mark.parametrize("mode", ["P", "1", "RGBA", "CMYK", "HSV", "I;16"])
+def test_pillows_images_of_other_modes_are_refused(mode: str) -> None:
+    with pytest.raises(OptionError, match=f"mode {mode}; expected L or RGB"):
+        packio.RandomInvert(1.0)(Image.new(mode, (5, 4)))
+
+
 def test_a_split_keeps_the_order() -> None:
     def own(image: Any) -> Any:
         return image

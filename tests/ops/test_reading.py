@@ -375,6 +375,27 @@ def test_timms_other_parameters_are_left_to_it() -> None:
     assert reading._attempt(reading._timms, patched) is None
 
 
+@pytest.mark.parametrize(("mode", "pillows"), [("GRAY", "L"), ("RGB_ALPHA", "RGBA")])
+def test_images_of_other_modes_are_called_with(mode: str, pillows: str, folder: Path) -> None:
+    t = import_torchvision().transforms
+    kept: list[Any] = []
+
+    def keep(image: Any) -> Any:
+        kept.append(image)
+        return image
+
+    compose = t.Compose([t.CenterCrop(32), keep, t.Pad(2), t.ToTensor()])
+    ds = packio.FolderDataset(folder, mode=mode, transform=compose)
+    with Image.open(folder / ds.samples[0][0]) as image:
+        wanted = t.functional.center_crop(image.convert(pillows), 32)
+    made = ds.gather([0, 1])[0]
+    assert torch.equal(made[0][:, 2:-2, 2:-2], t.functional.to_tensor(wanted))
+    del made
+    ds.gather([2, 3])
+    assert kept[0].mode == pillows
+    assert kept[0].tobytes() == wanted.tobytes()
+
+
 def test_what_is_behind_a_tensor_gets_it(folder: Path) -> None:
     t = import_torchvision().transforms
     for middle in ([t.Lambda(lambda image: image // 2)], [t.RandomInvert(1.0)], []):

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from packio.errors import OptionError
-from packio.ops.transform import check_probability
+from packio.ops.transform import as_numbers, check_probability, is_number
 
 _TRIES = 10  # boxes that are drawn until one fits into the image
 
@@ -44,15 +44,17 @@ class RandomErasing:
 
     def __post_init__(self) -> None:
         check_probability("p", self.p)
-        if len(self.scale) != 2 or not 0 <= self.scale[0] <= self.scale[1] <= 1:
+        scale, ratio = as_numbers(self.scale, 2), as_numbers(self.ratio, 2)
+        if scale is None or not 0 <= scale[0] <= scale[1] <= 1:
             raise OptionError(
                 f"RandomErasing: scale={self.scale!r}; expected (least, most) in 0..1"
             )
-        if len(self.ratio) != 2 or not 0 < self.ratio[0] <= self.ratio[1]:
+        if ratio is None or not 0 < ratio[0] <= ratio[1] < math.inf:
             raise OptionError(f"RandomErasing: ratio={self.ratio!r}; expected (least, most)")
         values = self.value if isinstance(self.value, (list, tuple)) else [self.value]
-        are_numbers = all(isinstance(v, (int, float)) for v in values) and len(values) in (1, 3)
-        if self.value != "random" and not are_numbers:
+        are_numbers = all(map(is_number, values)) and len(values) in (1, 3)
+        is_noise = isinstance(self.value, str) and self.value == "random"
+        if not is_noise and not are_numbers:
             raise OptionError(
                 f"RandomErasing: value={self.value!r}; expected a number, three, or 'random'"
             )

@@ -17,7 +17,7 @@ import torch
 
 from packio.errors import OptionError
 from packio.ops import program
-from packio.ops.transform import Fill, Transform, as_interpolation, colour_of
+from packio.ops.transform import Fill, Transform, as_interpolation, colour_of, is_whole
 from packio.ops.warps import affine_coefficients, rotation_coefficients
 
 # Name → the largest magnitude of RandAugment and AutoAugment, of TrivialAugmentWide; None: it has
@@ -163,7 +163,9 @@ class RandAugment(_Policy):
 
     def __post_init__(self) -> None:
         _check(self)
-        if self.magnitude not in range(self.num_magnitude_bins) or self.num_ops not in range(33):
+        are_whole = is_whole(self.magnitude) and is_whole(self.num_ops)
+        is_known = are_whole and self.magnitude in range(self.num_magnitude_bins)
+        if not is_known or self.num_ops not in range(33):
             raise OptionError(
                 f"{self}: expected a magnitude below the bins, and 0 to 32 operations"
             )
@@ -226,7 +228,8 @@ class AutoAugment(_Policy):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "policy", getattr(self.policy, "value", self.policy))
-        if self.policy not in POLICIES:
+        policy: Any = self.policy
+        if not isinstance(policy, str) or policy not in POLICIES:
             raise OptionError(f"policy={self.policy!r}: expected one of {', '.join(POLICIES)}")
         _check(self)
 
@@ -244,7 +247,7 @@ def _check(policy: Any) -> None:
     object.__setattr__(policy, "interpolation", as_interpolation(policy.interpolation))
     colour_of(policy.fill)
     bins = getattr(policy, "num_magnitude_bins", 2)
-    if not isinstance(bins, int) or bins < 2:
+    if not is_whole(bins) or bins < 2:
         raise OptionError(f"num_magnitude_bins={bins!r}: expected 2 or more")
 
 

@@ -19,6 +19,7 @@ OPERATORS = {  # as Operator in core.h
 }  # fmt: skip
 INTERPOLATIONS = {"nearest": 3, "bilinear": 0, "bicubic": 1}  # as Method in core.h
 _PACKED = [struct.Struct(f"@2i{count}d{8 * (12 - count)}x") for count in range(13)]
+_LONGEST = 1 << 15  # pixels; as in kernels/operate.h
 _NOTHING = bytes(_PACKED[0].size)
 
 
@@ -34,6 +35,9 @@ def run(
     longest = max(map(len, programs), default=0)
     if not longest or not images.numel():
         return
+    if max(images.shape[-2:]) > _LONGEST:
+        size = f"{images.shape[-1]}x{images.shape[-2]} pixels"
+        raise TransformError(f"{size}; operations take {_LONGEST:,} along a side at most")
     padded = [b"".join(program) + _NOTHING * (longest - len(program)) for program in programs]
     place, shape = images.data_ptr(), tuple(images.shape)
     operations = native.Operations(place, shape, b"".join(padded), longest)

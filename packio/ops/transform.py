@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -128,15 +129,38 @@ def check_probability(name: str, p: object) -> None:
         raise OptionError(f"{name}={p!r}: expected a probability, 0..1")
 
 
+def is_number(value: object) -> bool:
+    """Whether an argument is a number, NumPy's too; True and False are none."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def is_whole(value: object) -> bool:
+    """Whether an argument is a whole number."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def as_numbers(given: object, count: int) -> tuple[float, ...] | None:
+    """Take a list or a tuple of so many numbers; None: it is none."""
+    if not isinstance(given, (list, tuple)) or len(given) != count:
+        return None
+    return tuple(map(float, given)) if all(map(is_number, given)) else None
+
+
+def check_center(center: object) -> None:
+    """Check that an argument is a place in pixels, or None."""
+    if center is not None and as_numbers(center, 2) is None:
+        raise OptionError(f"center={center!r}: expected (x, y) in pixels, or None")
+
+
 def as_interpolation(given: Any) -> str:
     """Take an interpolation by name, as torchvision's enum, or as Pillow's."""
     name = getattr(given, "value", given)
-    name = {0: "nearest", 2: "bilinear", 3: "bicubic"}.get(name, name)
-    if name not in program.INTERPOLATIONS:
+    name = {0: "nearest", 2: "bilinear", 3: "bicubic"}.get(name, name) if is_whole(name) else name
+    if not isinstance(name, str) or name not in program.INTERPOLATIONS:
         raise OptionError(
             f"interpolation={given!r}: expected one of {', '.join(program.INTERPOLATIONS)}"
         )
-    return str(name)
+    return name
 
 
 def colour_of(fill: Fill) -> tuple[float, float, float]:

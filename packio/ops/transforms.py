@@ -13,8 +13,11 @@ from packio.ops.transform import (
     Fill,
     Transform,
     as_interpolation,
+    as_numbers,
+    check_center,
     check_probability,
     colour_of,
+    is_number,
 )  # fmt: skip
 from packio.ops.warps import affine_coefficients, perspective_coefficients, rotation_coefficients
 
@@ -71,6 +74,9 @@ class _Sometimes(Transform):
 
     def __post_init__(self) -> None:
         check_probability("p", self.p)
+        value = getattr(self, self._value) if self._value else 0
+        if not is_number(value):
+            raise OptionError(f"{type(self).__name__}: {self._value}={value!r}; expected a number")
 
     def operations(self, u: Sequence[float], channels: int, height: int, width: int) -> list[bytes]:
         """Plan what is done to one image: see `Transform`."""
@@ -196,9 +202,10 @@ class GaussianBlur(Transform):
 
     def __post_init__(self) -> None:
         given = self.sigma if isinstance(self.sigma, (list, tuple)) else (self.sigma, self.sigma)
-        if len(given) != 2 or not 0 < given[0] <= given[1]:
+        sigmas = as_numbers(given, 2)
+        if sigmas is None or not 0 < sigmas[0] <= sigmas[1]:
             raise OptionError(f"sigma={self.sigma!r}: expected (least, most), above 0")
-        object.__setattr__(self, "sigma", (float(given[0]), float(given[1])))
+        object.__setattr__(self, "sigma", sigmas)
         size = self.kernel_size
         if size is not None:
             pair = tuple(size) if isinstance(size, (list, tuple)) else (size, size)
@@ -242,6 +249,7 @@ class RandomRotation(Transform):
         least = -math.inf
         object.__setattr__(self, "degrees", _range("degrees", self.degrees, 0.0, least, math.inf))
         object.__setattr__(self, "interpolation", as_interpolation(self.interpolation))
+        check_center(self.center)
         colour_of(self.fill)
 
     def operations(self, u: Sequence[float], channels: int, height: int, width: int) -> list[bytes]:
@@ -280,14 +288,16 @@ class RandomAffine(Transform):
         every = -math.inf, math.inf
         object.__setattr__(self, "degrees", _range("degrees", self.degrees, 0.0, *every))
         object.__setattr__(self, "interpolation", as_interpolation(self.interpolation))
-        if self.translate is not None and not (
-            len(self.translate) == 2 and all(0 <= share <= 1 for share in self.translate)
-        ):
+        shares = (0.0, 0.0) if self.translate is None else as_numbers(self.translate, 2)
+        if shares is None or not all(0 <= share <= 1 for share in shares):
             raise OptionError(f"translate={self.translate!r}: expected two shares in 0..1")
-        if self.scale is not None and not (len(self.scale) == 2 and min(self.scale) > 0):
+        scales = (1.0, 1.0) if self.scale is None else as_numbers(self.scale, 2)
+        if scales is None or not 0 < scales[0] <= scales[1] < math.inf:
             raise OptionError(f"scale={self.scale!r}: expected (least, most), above 0")
-        if isinstance(self.shear, (list, tuple)) and len(self.shear) == 4:
-            object.__setattr__(self, "shear", tuple(map(float, self.shear)))
+        check_center(self.center)
+        four = as_numbers(self.shear, 4)
+        if four is not None:
+            object.__setattr__(self, "shear", four)
         elif self.shear is not None:
             pair = _range("shear", self.shear, 0.0, *every)
             object.__setattr__(self, "shear", (*pair, 0.0, 0.0))
@@ -331,7 +341,7 @@ class RandomPerspective(Transform):
     def __post_init__(self) -> None:
         check_probability("p", self.p)
         object.__setattr__(self, "interpolation", as_interpolation(self.interpolation))
-        if not 0 <= self.distortion_scale <= 1:
+        if not is_number(self.distortion_scale) or not 0 <= self.distortion_scale <= 1:
             raise OptionError(f"distortion_scale={self.distortion_scale!r}: expected 0 to 1")
         colour_of(self.fill)
 
@@ -362,9 +372,10 @@ def _warp(name: str, coefficients: Sequence[float], transform: Any) -> bytes:
 
 def _range(name: str, given: Any, centre: float, least: float, most: float) -> tuple[float, float]:
     """Take a range: x is from centre - x to centre + x, no less than ``least``; or two numbers."""
-    if isinstance(given, (list, tuple)) and len(given) == 2:
-        pair = float(given[0]), float(given[1])
-    elif isinstance(given, (int, float)) and not isinstance(given, bool) and given >= 0:
+    pair = as_numbers(given, 2)
+    if pair is not None:
+        pass
+    elif is_number(given) and given >= 0:
         pair = centre - float(given), centre + float(given)
         if name != "hue":
             pair = max(pair[0], least), pair[1]
@@ -372,4 +383,4 @@ def _range(name: str, given: Any, centre: float, least: float, most: float) -> t
         raise OptionError(f"{name}={given!r}: expected a number of 0 or more, or (least, most)")
     if not least <= pair[0] <= pair[1] <= most or any(map(math.isnan, pair)):
         raise OptionError(f"{name}={given!r}: expected (least, most) within {least} to {most}")
-    return pair
+    return pair[0], pair[1]

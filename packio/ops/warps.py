@@ -7,7 +7,8 @@ Sources: Pillow 13.0.0, ``Image.transform`` and ``Image.rotate``; torchvision 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 import torch
 
@@ -43,11 +44,13 @@ def affine(
         MissingPackageError: the native core was not compiled.
     """
     program.check_images(images, "packio.ops.affine")
-    shears = (shear, 0.0) if isinstance(shear, (int, float)) else tuple(shear)
+    shears = tuple(shear) if isinstance(shear, Iterable) else (shear, 0.0)
     shears *= 2 if len(shears) == 1 else 1
+    _check_number("angle", angle)
     _check("translate", translate, 2)
     _check("shear", shears, 2)
-    _check("scale", [scale], 1)
+    _check_number("scale", scale)
+    _check_center(center)
     if not scale > 0:
         raise OptionError(f"scale={scale!r}: expected a number above 0")
     matrix = affine_coefficients(*_size(images), angle, translate, scale, shears, center)
@@ -68,6 +71,8 @@ def rotate(
     Returns and raises as `affine`.
     """
     program.check_images(images, "packio.ops.rotate")
+    _check_number("angle", angle)
+    _check_center(center)
     matrix = rotation_coefficients(*_size(images), angle, center)
     return _warp(images, "affine", matrix, interpolation, fill)
 
@@ -93,9 +98,10 @@ def perspective(
         MissingPackageError: the native core was not compiled.
     """
     program.check_images(images, "packio.ops.perspective")
-    for name, points in (("startpoints", startpoints), ("endpoints", endpoints)):
-        if len(points) != 4:
-            raise OptionError(f"{name}: {len(points)} points; expected four")
+    both: tuple[tuple[str, Any], ...] = ("startpoints", startpoints), ("endpoints", endpoints)
+    for name, points in both:
+        if not isinstance(points, Collection) or len(points) != 4:
+            raise OptionError(f"{name}={points!r}: expected four points")
         for point in points:
             _check(name, point, 2)
     coefficients = perspective_coefficients(startpoints, endpoints)
@@ -185,10 +191,28 @@ def _size(images: torch.Tensor) -> tuple[int, int]:
     return images.shape[-2], images.shape[-1]
 
 
-def _check(name: str, numbers: Sequence[float], count: int) -> None:
+def _check(name: str, given: Sequence[float], count: int) -> None:
     """Check that there are so many finite numbers."""
-    if len(numbers) != count or not all(math.isfinite(number) for number in numbers):
-        raise OptionError(f"{name}={numbers!r}: expected {count} finite numbers")
+    if not _are_finite(given, count):
+        raise OptionError(f"{name}={given!r}: expected {count} finite numbers")
+
+
+def _check_number(name: str, given: float) -> None:
+    if not _are_finite([given], 1):
+        raise OptionError(f"{name}={given!r}: expected a finite number")
+
+
+def _check_center(center: Sequence[float] | None) -> None:
+    if center is not None:
+        _check("center", center, 2)
+
+
+def _are_finite(given: Sequence[float], count: int) -> bool:
+    """Whether these are so many finite numbers, which may be NumPy's or torch's."""
+    try:
+        return len(given) == count and all(map(math.isfinite, given))
+    except (TypeError, ValueError):  # as of text
+        return False
 
 
 def _warp(

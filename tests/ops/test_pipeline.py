@@ -322,6 +322,48 @@ def test_a_derived_class_is_called_and_not_planned(pack: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("RandomAffine", {"degrees": 9, "translate": 0.1}),
+        ("RandomAffine", {"degrees": 9, "translate": ("0", 1)}),
+        ("RandomAffine", {"degrees": 9, "scale": 1.2}),
+        ("RandomAffine", {"degrees": 9, "scale": (2, 1)}),
+        ("RandomAffine", {"degrees": 9, "shear": (1, 2, 3, "4")}),
+        ("RandomAffine", {"degrees": 9, "center": 5}), ("RandomAffine", {"degrees": ("1", 2)}),
+        ("RandomRotation", {"degrees": 9, "center": (1, 2, 3)}),
+        ("RandomRotation", {"degrees": 9, "interpolation": [0]}),
+        ("RandAugment", {"magnitude": 9.0}), ("RandAugment", {"num_ops": 2.0}),
+        ("AutoAugment", {"policy": ["imagenet"]}), ("ColorJitter", {"brightness": ("0.5", 1)}),
+        ("GaussianBlur", {"sigma": "0.5"}), ("GaussianBlur", {"sigma": (None, 1)}),
+        ("RandomAdjustSharpness", {"sharpness_factor": "2"}),
+        ("RandomAdjustSharpness", {"sharpness_factor": None}),
+        ("RandomSolarize", {"threshold": "128"}), ("RandomSolarize", {"threshold": [128]}),
+        ("RandomPerspective", {"distortion_scale": "0.5"}),
+        ("RandomErasing", {"scale": 0.5}), ("RandomErasing", {"scale": ("0", 1)}),
+        ("RandomErasing", {"ratio": 1}), ("RandomErasing", {"ratio": (1, np.inf)}),
+        ("RandomErasing", {"value": np.zeros(3)}),
+    ],
+)  # fmt: skip
+def test_arguments_of_another_kind_are_refused(name: str, options: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match="expected"):
+        getattr(packio, name)(**options)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    images = torch.from_numpy(np.random.default_rng(1).integers(0, 256, (2, 3, 9, 9), np.uint8))
+    degrees: Any = np.float32(0)
+    own = packio.RandomAffine(degrees, scale=(np.float64(2), np.float64(2)))
+    assert torch.equal(own(images), packio.ops.affine(images, 0, (0, 0), 2, 0))
+    numbers: Any = np.float32(0), np.zeros(2), np.float64(2), np.float32(0)
+    assert torch.equal(packio.ops.affine(images, *numbers), own(images))
+
+
+def test_images_that_are_too_long_are_told_of() -> None:
+    with pytest.raises(TransformError, match=r"40000x1 pixels; .* 32,768 along a side"):
+        packio.RandomInvert(1.0)(torch.zeros(3, 1, 40000, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize(
     "transform",
     [packio.GaussianBlur(23), packio.GaussianBlur(3, (1, float("inf"))),
      packio.RandomSolarize(float("nan"), 1.0), packio.RandomAdjustSharpness(float("nan"), 1.0)],

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from packio.errors import OptionError
+from packio.errors import OptionError, TransformError
 from packio.ops.transform import as_numbers, check_probability, is_number
 
 _TRIES = 10  # boxes that are drawn until one fits into the image
@@ -34,6 +34,7 @@ class RandomErasing:
 
     Raises:
         OptionError: a value is none of these.
+        TransformError: images have not as many channels as ``value``, when one is made.
     """
 
     p: float = 0.5
@@ -61,6 +62,11 @@ class RandomErasing:
 
     def erase(self, image: torch.Tensor, u: Sequence[float]) -> None:
         """Erase a box of an image, (C, H, W), in place, by ``draws`` numbers, uniform on [0, 1)."""
+        if isinstance(self.value, (list, tuple)) and len(self.value) not in (1, len(image)):
+            raise TransformError(
+                f"RandomErasing: value={self.value!r} for an image of {len(image)} channels; "
+                "expected a number, or one for each channel"
+            )
         if u[0] >= self.p:
             return
         height, width = image.shape[-2:]

@@ -259,6 +259,15 @@ def test_erasing_is_as_often_and_as_large_as_torchvisions() -> None:
     assert abs(float(np.mean(np.log(ratios)))) < 0.05
 
 
+@pytest.mark.parametrize("mode", ["GRAY", "RGB_ALPHA"])
+def test_erasing_says_if_the_channels_are_others(mode: str, pack: Path) -> None:
+    erasing = packio.RandomErasing(0.0, value=(1, 2, 3))
+    ds = packio.LmdbDataset(pack, mode=mode, crop=packio.CenterCrop(8), transform=erasing)
+    with pytest.raises(TransformError, match=r"value=\(1, 2, 3\) for an image of [14] channels"):
+        ds.gather(range(3))
+    packio.LmdbDataset(pack, transform=erasing).gather(range(3))
+
+
 def test_noise_is_that_of_its_numbers() -> None:
     erasing = packio.RandomErasing(1.0, (0.3, 0.3), value="random")
     u = [0.5] * erasing.draws

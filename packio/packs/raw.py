@@ -202,7 +202,7 @@ class RawRows:
         if as_is and boxes.whole and hflip is None and vflip is None:
             self._gather(positions, words.view(torch.uint8).view(len(positions), self._row_bytes))
             return
-        step = max(1, _STEP_BYTES // self._row_bytes)
+        step = self._step(boxes)
         for i in range(0, len(positions), step):
             some = slice(i, i + step)
             part, images = boxes._replace(top=boxes.top[some], left=boxes.left[some]), words[some]
@@ -238,7 +238,8 @@ class RawRows:
         above, beside = boxes.above, boxes.beside * self._pixel
         start, source = self._starts[positions], self._bytes
         if above or beside:
-            rows, canvas = self._scratch((planes, height + 2 * above, line + 2 * beside))
+            shape = planes, height + 2 * above, line + 2 * beside
+            rows, canvas = self._scratch(shape, self._step(boxes))
             self._gather(positions, rows[:count].view(count, self._row_bytes))
             canvas[:count, :, above : above + height, beside : beside + line] = rows[:count]
             start, source = np.arange(count) * canvas.stride(0) + beside, canvas.view(-1)
@@ -253,14 +254,21 @@ class RawRows:
         out = images.view(torch.uint8).view(-1, size)
         torch.index_select(_windows(source, size), 0, torch.from_numpy(at), out=out)
 
-    def _scratch(self, shape: tuple[int, int, int]) -> tuple[torch.Tensor, torch.Tensor]:
+    def _step(self, boxes: Windows) -> int:
+        """How many images are cropped at a time."""
+        planes, height, line = self._shape
+        beside = boxes.beside * self._pixel
+        return max(1, _STEP_BYTES // (planes * (height + 2 * boxes.above) * (line + 2 * beside)))
+
+    def _scratch(
+        self, shape: tuple[int, int, int], count: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Memory for some rows, and for the same rows with a black border; one for each thread.
 
         No tensors are kept: see `packio.images.pixels`.
         """
         kept = getattr(self._local, "scratch", None)
         if kept is None or kept[1].shape[1:] != shape:
-            count = max(1, _STEP_BYTES // self._row_bytes)
             rows = np.empty((count, *self._shape), np.uint8)
             kept = self._local.scratch = rows, np.zeros((count, *shape), np.uint8)
         return torch.from_numpy(kept[0]), torch.from_numpy(kept[1])

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import pickle
+import tracemalloc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -214,6 +215,17 @@ def test_other_modes_are_converted_one_by_one(tmp_path: Path, channels: int, mod
         ds.__getitems__(_INDICES), one_by_one(ds).__getitems__(_INDICES), strict=True
     ):
         assert torch.equal(image, other)
+
+
+def test_a_wide_border_of_small_images_takes_little_memory(tmp_path: Path) -> None:
+    """Some images are cropped at a time: as many as fit into 2 MB with their border."""
+    path = packed(tmp_path / "a.lmdb", raw_samples((3, 1, 1)))
+    ds = packio.LmdbDataset(path, crop=packio.RandomCrop(70, padding=3), hflip=0.5, seed=1)
+    tracemalloc.start()
+    assert_same(ds)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 50e6
 
 
 def test_limits_hold(pack: Path) -> None:

@@ -59,16 +59,38 @@ class Geometry(Protocol):
         """
 
 
-def _pair(size: Size) -> tuple[int, int]:
-    pair = (size, size) if isinstance(size, int) else tuple(size)
-    if len(pair) != 2 or min(pair) < 1:
+def is_number(value: object) -> bool:
+    """Whether an argument is a number, NumPy's too; True and False are none."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def is_whole(value: object) -> bool:
+    """Whether an argument is a whole number."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def as_numbers(given: object, count: int) -> tuple[float, ...] | None:
+    """Take a list or a tuple of so many numbers; None: it is none."""
+    if not isinstance(given, (list, tuple)) or len(given) != count:
+        return None
+    return tuple(map(float, given)) if all(map(is_number, given)) else None
+
+
+def _check_size(size: Any) -> Any:
+    """Check a size; a whole number of NumPy becomes an int."""
+    pair = (size, size) if is_whole(size) else size
+    is_pair = isinstance(pair, (list, tuple)) and len(pair) == 2 and all(map(is_whole, pair))
+    if not is_pair or min(pair) < 1:
         raise OptionError(f"size={size!r}: expected a positive int, or (height, width)")
-    return int(pair[0]), int(pair[1])
+    return int(size) if is_whole(size) else size
+
+
+def _pair(size: Size) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
 
 
 def check_probability(name: str, share: object) -> None:
-    is_number = isinstance(share, numbers.Real) and not isinstance(share, bool)
-    if not is_number or not 0 <= float(cast("float", share)) <= 1:
+    if not is_number(share) or not 0 <= float(cast("float", share)) <= 1:
         raise OptionError(
             f"{name}={share!r}: expected a probability, 0..1; {name}=0.5 mirrors half of the images"
         )
@@ -86,7 +108,7 @@ class _Sized:
     size: Size
 
     def __post_init__(self) -> None:
-        _pair(self.size)
+        object.__setattr__(self, "size", _check_size(self.size))
 
     @property
     def output_size(self) -> tuple[int, int]:  # a property, as the protocol has it: for pyright
@@ -122,10 +144,13 @@ class RandomResizedCrop(_Sized):
         super().__post_init__()
         if self.interpolation != "random":
             check_interpolation(self.interpolation)
-        if not 0 < self.scale[0] <= self.scale[1] <= 1:
-            raise OptionError(f"scale={self.scale!r}: expected 0 < low <= high <= 1")
-        if not 0 < self.ratio[0] <= self.ratio[1] < math.inf:
-            raise OptionError(f"ratio={self.ratio!r}: expected 0 < low <= high, both finite")
+        scale, ratio = as_numbers(self.scale, 2), as_numbers(self.ratio, 2)
+        if scale is None or not 0 < scale[0] <= scale[1] <= 1:
+            raise OptionError(f"scale={self.scale!r}: expected (low, high), 0 < low <= high <= 1")
+        if ratio is None or not 0 < ratio[0] <= ratio[1] < math.inf:
+            raise OptionError(
+                f"ratio={self.ratio!r}: expected (low, high), 0 < low <= high, both finite"
+            )
 
     @cached_property
     def _log_ratio(self) -> tuple[float, float]:
@@ -228,10 +253,11 @@ class Resize:
 
     def __post_init__(self) -> None:
         check_interpolation(self.interpolation)
-        _pair(self.size)
+        object.__setattr__(self, "size", _check_size(self.size))
         if self.max_size is not None and (
-            not isinstance(self.size, int) or self.max_size <= self.size
-        ):
+            not isinstance(self.size, int) or not is_whole(self.max_size)
+            or self.max_size <= self.size
+        ):  # fmt: skip
             raise OptionError(f"max_size={self.max_size}: needs an int size smaller than it")
 
     @property
@@ -278,7 +304,7 @@ class ResizeCenterCrop(_Sized):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_interpolation(self.interpolation)
-        if not 0 < self.crop_pct <= 1:
+        if not is_number(self.crop_pct) or not 0 < self.crop_pct <= 1:
             raise OptionError(f"crop_pct={self.crop_pct}: expected 0 < crop_pct <= 1")
 
     def frame(self, height: Integer, width: Integer, u: Uniforms) -> Frame:
@@ -308,8 +334,8 @@ class RandomCrop(_Sized):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.padding < 0:
-            raise OptionError(f"padding={self.padding}: expected 0 or more pixels")
+        if not is_whole(self.padding) or self.padding < 0:
+            raise OptionError(f"padding={self.padding!r}: expected 0 or more pixels")
 
     def frame(self, height: Integer, width: Integer, u: Uniforms) -> Frame:
         """Frame of an upright image of this size, for 2 random numbers."""

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from packio.errors import OptionError
+from packio.images.geometry import is_whole
 from packio.ops import program
-from packio.ops.transform import Fill, Transform, as_interpolation, colour_of, is_whole
+from packio.ops.transform import Fill, Transform, as_interpolation, colour_of
 from packio.ops.warps import affine_coefficients, rotation_coefficients
 
 # Name → the largest magnitude of RandAugment and AutoAugment, of TrivialAugmentWide; None: it has

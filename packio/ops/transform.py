@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import torch
 
 from packio.errors import OptionError
+from packio.images.geometry import as_numbers, is_whole
 from packio.ops import program
 
 Fill = float | Sequence[float] | None
@@ -127,23 +127,6 @@ def check_probability(name: str, p: object) -> None:
     """Check that an argument is a probability."""
     if isinstance(p, bool) or not isinstance(p, (int, float)) or not 0 <= p <= 1:
         raise OptionError(f"{name}={p!r}: expected a probability, 0..1")
-
-
-def is_number(value: object) -> bool:
-    """Whether an argument is a number, NumPy's too; True and False are none."""
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
-def is_whole(value: object) -> bool:
-    """Whether an argument is a whole number."""
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
-
-
-def as_numbers(given: object, count: int) -> tuple[float, ...] | None:
-    """Take a list or a tuple of so many numbers; None: it is none."""
-    if not isinstance(given, (list, tuple)) or len(given) != count:
-        return None
-    return tuple(map(float, given)) if all(map(is_number, given)) else None
 
 
 def check_center(center: object) -> None:

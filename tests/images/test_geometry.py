@@ -270,6 +270,31 @@ def test_senseless_arguments_are_refused(make: Any) -> None:
         make()
 
 
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (CenterCrop, {"size": 2.5}), (CenterCrop, {"size": None}), (CenterCrop, {"size": True}),
+        (CenterCrop, {"size": ("8", "8")}), (CenterCrop, {"size": (math.nan, 8)}),
+        (RandomResizedCrop, {"size": 8, "scale": 0.5}),
+        (RandomResizedCrop, {"size": 8, "scale": (0.5,)}),
+        (RandomResizedCrop, {"size": 8, "scale": (0.1, 0.2, 0.3)}),
+        (RandomResizedCrop, {"size": 8, "ratio": ("1", 2)}), (Resize, {"size": 8.0}),
+        (Resize, {"size": 8, "max_size": 9.5}), (Resize, {"size": 8, "max_size": "9"}),
+        (ResizeCenterCrop, {"size": 8, "crop_pct": "0.9"}),
+        (RandomCrop, {"size": 8, "padding": 2.5}), (RandomCrop, {"size": 8, "padding": [1, 1]}),
+    ],
+)  # fmt: skip
+def test_arguments_of_another_kind_are_refused(kind: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match=r"expected|needs"):
+        kind(**options)
+
+
+def test_integers_of_numpy_are_integers() -> None:
+    eight: Any = np.int64(8)
+    assert Resize(eight).frame(16, 32, []) == Resize(8).frame(16, 32, [])
+    assert CenterCrop(eight).output_size == CenterCrop((eight, 8)).output_size == (8, 8)
+
+
 def test_a_part_of_a_resized_image_is_the_part_of_all_of_it() -> None:
     """Bit for bit; with fast=True it may be moved by hundredths of a pixel."""
     draw = random.Random(0)

@@ -324,7 +324,8 @@ class RandomCrop(_Sized):
 
     Args:
         size: Pixels: an int for a square, or (height, width).
-        padding: Pixels of border added on all sides first; smaller images get as much as they need.
+        padding: Pixels of border added on all sides first. An image that is still smaller gets as
+            much on all sides as it lacks, as with torchvision's ``pad_if_needed``.
     """
 
     padding: int = 0
@@ -345,8 +346,12 @@ class RandomCrop(_Sized):
         return Frame(0, 0, height, width, height, width, top, left, high, broad)
 
     def _place(self, length: Integer, size: int, u: Real) -> Integer:
-        border = frames.larger(self.padding, size - length)
+        border = self.border(length, size)
         return truncate(u * (length + 2 * border - size + 1)) - border
+
+    def border(self, length: Integer, size: int) -> Any:
+        """Pixels of border before and behind a side of an image."""
+        return self.padding + frames.larger(0, size - length - 2 * self.padding)
 
 
 def _centred(

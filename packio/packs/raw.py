@@ -70,7 +70,7 @@ def _bounded(
 ) -> tuple[np.ndarray, int]:
     """Start of each box along one side, and the border that boxes may reach into."""
     if isinstance(crop, RandomCrop):  # the same for every batch
-        border = max(crop.padding, size - length)
+        border = crop.border(length, size)
     else:
         border = max(0, -start, start + size - length)
     # further away, a box is black all the same

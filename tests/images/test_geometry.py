@@ -197,7 +197,7 @@ def test_random_crop_cuts_from_the_padded_image(size: tuple[int, int], padding: 
     """Against NumPy: pad with black, then cut; every place is reached, none beyond."""
     pixels = picture(*size) | 1  # no black inside
     crop = RandomCrop(32, padding)
-    border = [max(padding, 32 - side) for side in size]
+    border = [padding + max(0, 32 - side - 2 * padding) for side in size]
     padded = np.pad(pixels, ((border[0],) * 2, (border[1],) * 2, (0, 0))).transpose(2, 0, 1)
     seen = set()
     for u in draws.uniforms(3, np.arange(300), 0, crop.draws).tolist():
@@ -210,6 +210,20 @@ def test_random_crop_cuts_from_the_padded_image(size: tuple[int, int], padding: 
     assert seen <= set(range(places))
     assert len(seen) > 0.5 * min(places, 100)
     assert {0, places - 1} <= seen or places > 60
+
+
+@pytest.mark.parametrize(("length", "padding"), [(20, 0), (20, 4), (28, 2), (30, 4), (40, 3)])
+def test_small_images_get_the_border_of_torchvisions(
+    length: int, padding: int, torchvision: ModuleType
+) -> None:
+    crop: Any = torchvision.transforms.RandomCrop(32, padding, pad_if_needed=True)
+    image = Image.new("L", (length, length), 255)
+    theirs = {crop(image).getbbox() for _ in range(600)}
+    own: Any = accept_crop(crop)
+    tops = {own.frame(length, length, [i / 60, 0.5]).out_top for i in range(60)}
+    assert {(max(0, -top), min(32, length - top)) for top in tops} == {
+        (top, bottom) for _, top, _, bottom in theirs
+    }
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def decode(
         fidelity, decoder, exif_orientation: As of a dataset.
         threads: That decode a list. "auto": the processors, shared by the workers of a DataLoader.
         seek_points: What `packio.seek_points` gave for each image, or None, so that crops decode
-            less. They have the checksum of their image.
+            less. They have a checksum of their image and of themselves.
         generator: Draws the crops and flips, by one number a call; None: torch's own, which
             ``torch.manual_seed`` seeds.
 
@@ -121,29 +121,31 @@ def seek_points(data: Encoded) -> bytes:
     """Find where decoding of a JPEG may begin in its middle, for crops of it: see `decode`.
 
     It takes as long as decoding. 0.3 % of the JPEG's size is to be kept; empty if the JPEG is small
-    or needs none. The CRC32C of the JPEG comes first, 4 bytes.
+    or needs none. First comes the CRC32C of the JPEG XOR that of the points, 4 bytes.
     """
     encoded = _read(data, "data")
     points = native.seek_points(encoded)
-    return _checksum(encoded) + points if points else b""
+    return _checksum(encoded, points) + points if points else b""
 
 
-def _checksum(data: bytes) -> bytes:
-    return crc32c(data).to_bytes(4, "little")
+def _checksum(data: bytes, points: bytes) -> bytes:
+    return (crc32c(data) ^ crc32c(points)).to_bytes(4, "little")
 
 
 def _check_points(given: Any, datas: Sequence[bytes]) -> list[bytes]:
     """The points of each image as the core takes them, which have to be the image's own."""
     if given is None:
         return [b""] * len(datas)
+    if not isinstance(given, (bytes, list, tuple)):
+        raise OptionError(f"seek_points=: {type(given).__name__}; expected bytes, or a list")
     each = [given] if isinstance(given, bytes) else list(given)
     if len(each) != len(datas):
         raise OptionError(f"seek_points=: {len(each)} for {len(datas)} images")
     for slot, (own, data) in enumerate(zip(each, datas, strict=True)):
         if not isinstance(own, (bytes, type(None))):
             raise OptionError(f"seek_points[{slot}]: {type(own).__name__}; expected bytes, or None")
-        if own and own[:4] != _checksum(data):
-            raise OptionError(f"seek_points[{slot}]: of another image; find them anew")
+        if own and own[:4] != _checksum(data, own[4:]):
+            raise OptionError(f"seek_points[{slot}]: of another image, or damaged; find them anew")
     return [own[4:] if own else b"" for own in each]
 
 
@@ -157,6 +159,8 @@ def _settings(
         raise OptionError(f"size={size!r} is of a whole image; a crop= has a size of its own")
     if fidelity not in regions.FIDELITIES:
         raise OptionError(f"fidelity={fidelity!r}: expected one of {regions.FIDELITIES}")
+    if not isinstance(exif_orientation, bool):
+        raise OptionError(f"exif_orientation={exif_orientation!r}: expected True or False")
     view = accept_crop(crop) if size is None else Resize(size)
     return Settings(
         (view,), hflip, vflip, Decoder(decoder, mode), exif_orientation, fidelity == "fast"

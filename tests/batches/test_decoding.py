@@ -300,6 +300,8 @@ def test_too_many_pixels_are_refused() -> None:
         ({"decoder": "none"}, "none"),
         ({"size": 0}, "size=0"),
         ({"seek_points": [b"", b""]}, "2 for 1 images"),
+        ({"seek_points": 5}, "int; expected bytes, or a list"),
+        ({"exif_orientation": "no"}, "expected True or False"),
         ({"generator": 5}, "generator=5: expected a torch.Generator"),
     ],
 )
@@ -331,6 +333,11 @@ def test_seek_points_give_the_same_pixels() -> None:
     for others in (bytes(len(points)), packio.seek_points(_encoded(large, quality=91))):
         with pytest.raises(OptionError, match=r"seek_points\[0\]: of another image"):
             packio.decode(datas[0], crop, seek_points=others)
+    for place in range(4, len(points), 5):
+        damaged = bytearray(points)
+        damaged[place] ^= 0x10
+        with pytest.raises(OptionError, match=r"seek_points\[0\]: .* or damaged"):
+            packio.decode(datas[0], crop, seek_points=bytes(damaged))
     with pytest.raises(OptionError, match=r"seek_points\[1\]: bytearray; expected bytes"):
         packio.decode(datas[:2], crop, seek_points=cast("Any", [points, bytearray(points)]))
     assert packio.seek_points(_kinds()["png"]) == b""

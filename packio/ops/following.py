@@ -76,11 +76,16 @@ def _move_boxes(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Move boxes, (k, 4) float32 XYXY; returns those that are left, and (k,) bool, which."""
     made = boxes.astype(np.float64)
-    for name, values in moves:
+    try:
+        inverses = [np.linalg.inv(_matrix(*move, height, width)) for move in moves]
+    except np.linalg.LinAlgError:  # all of the image becomes a line, as a tiny one may
+        return boxes[:0], np.zeros(len(boxes), bool)
+    for inverse in inverses:
         corners = made[:, [[0, 1], [2, 1], [2, 3], [0, 3]]]  # (k, 4, 2)
         points = np.concatenate([corners, np.ones((len(made), 4, 1))], axis=2)
-        points @= np.linalg.inv(_matrix(name, values, height, width)).T
-        points = points[..., :2] / points[..., 2:]
+        points @= inverse.T
+        with np.errstate(divide="ignore", invalid="ignore"):  # a corner goes to infinity
+            points = points[..., :2] / points[..., 2:]
         made = np.concatenate([points.min(1), points.max(1)], axis=1)
         made = np.clip(made, 0, [width, height, width, height])
     small = made.astype(np.float32)

@@ -126,6 +126,25 @@ def test_they_follow_what_is_drawn(pack: Path) -> None:
     assert moved > 20
 
 
+def test_of_an_image_that_becomes_a_line_no_box_is_left(tmp_path: Path) -> None:
+    image = tmp_path / "image.png"
+    Image.new("RGB", (3, 3)).save(image)
+    samples = [
+        packio.Sample(
+            i, f"{i}", image.read_bytes(), "png", 0, 3, 3,
+            boxes=np.array([[0, 0, 3, 3]], np.float32), box_labels=np.array([1]),
+        ) for i in range(100)
+    ]  # fmt: skip
+    out = packio.pack(samples, tmp_path / "pack.lmdb").out
+    ds = packio.LmdbDataset(
+        out, fields=("boxes", "box_labels", "image"), seed=1,
+        transform=packio.RandomPerspective(1.0, 1.0),
+    )  # fmt: skip
+    boxes, labels, _ = ds.gather(range(100))
+    assert [len(own) for own in boxes] == [len(own) for own in labels]
+    assert {len(own) for own in boxes} == {0, 1}
+
+
 def test_nobody_is_warned_of_what_follows(pack: Path, recwarn: pytest.WarningsRecorder) -> None:
     packio.LmdbDataset(pack, transform=packio.RandomAffine(10))
     assert not [w for w in recwarn if "would stay" in str(w.message)]

@@ -157,6 +157,11 @@ def _check_transforms(options: Mapping[str, Any]) -> None:
         )
     for name in SETTABLE[:3]:
         _check_functions(name, options[name])
+    own = transform if views is None and isinstance(transform, (list, tuple)) else ()
+    if any(isinstance(one, (list, tuple)) for one in own):
+        raise OptionError(
+            "transform= has a list in a list, which is for views=; expected a list of functions"
+        )
     is_normal = any(isinstance(one, floats.Normalize) for one in _flatten(transform))
     if is_normal and options["output"] != "tensor":
         raise OptionError(

@@ -271,6 +271,7 @@ def test_explain_calls_functions_with_what_they_get(output: str, folder: Path) -
         ({"transform": "rand-m9-mstd0.5-inc1"}, "packio.TimmRandAugment"),
         ({"transform": packio.RandAugment}, r"a class; write RandAugment\(\)"),
         ({"transforms": packio.RandomAffine(20)}, "packio's own go into transform="),
+        ({"transform": [[packio.RandAugment()]]}, "a list in a list, which is for views="),
         ({"views": [packio.CenterCrop(8)] * 2, "transform": [packio.RandAugment()]},
          r"1 items, views= has 2"),
     ],

@@ -589,7 +589,8 @@ class PackDataset(Dataset):
                 values[name] = row.position
             else:
                 value = getattr(self.pack, READS[name])(row.position)
-                values[name] = torch.as_tensor(value) if isinstance(value, np.ndarray) else value
+                is_array = isinstance(value, np.ndarray)
+                values[name] = torch.as_tensor(value, device="cpu") if is_array else value
         if not self._is_plain:
             values = self._transformed(values, row.position, 0)
         return self._fields.assemble(values)

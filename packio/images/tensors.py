@@ -74,7 +74,7 @@ def new_batch(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """
     if getattr(_PINNED, "on", False):
         with contextlib.suppress(RuntimeError):  # there is none; `pin` will say so
-            return torch.empty(shape, dtype=dtype, pin_memory=True)
+            return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
     is_shared = torch.utils.data.get_worker_info() is not None
     return buffers.new_tensor(shape, dtype, is_shared=is_shared)
 

@@ -86,9 +86,13 @@ class RandomErasing:
     def _fill(self, box: torch.Tensor, number: float) -> None:
         if self.value == "random":
             generator = torch.Generator().manual_seed(int(number * 2**53))
-            box.copy_(torch.empty(box.shape, dtype=torch.float32).normal_(generator=generator))
+            box.copy_(
+                torch.empty(box.shape, dtype=torch.float32, device="cpu").normal_(
+                    generator=generator
+                )
+            )
             return
-        values = torch.tensor(self.value, dtype=torch.float32).reshape(-1, 1, 1)
+        values = torch.tensor(self.value, dtype=torch.float32, device="cpu").reshape(-1, 1, 1)
         box.copy_(values.expand(box.shape[-3:]))
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
@@ -98,5 +102,5 @@ class RandomErasing:
             raise OptionError(f"RandomErasing: {type(images).__name__}; expected a tensor")
         made = images.clone()
         for image in made if made.ndim == 4 else [made]:
-            self.erase(image, torch.rand(self.draws, dtype=torch.float64).tolist())
+            self.erase(image, torch.rand(self.draws, dtype=torch.float64, device="cpu").tolist())
         return made

@@ -110,14 +110,16 @@ def _magnitudes(name: str, bins: int, is_wide: bool, side: int, is_v2: bool = Fa
     if largest is None:
         return [0.0]
     if name == "Posterize":
-        bits = 8 - (torch.arange(bins) / ((bins - 1) / largest[is_wide])).round().int()
+        bits = (
+            8 - (torch.arange(bins, device="cpu") / ((bins - 1) / largest[is_wide])).round().int()
+        )
         return [float(n) for n in bits.tolist()]
     if name == "Solarize":
         if is_v2:  # torchvision.transforms.v2: 255 times a share
-            return [255 * float(x) for x in torch.linspace(1.0, 0.0, bins).tolist()]
-        return [float(x) for x in torch.linspace(255.0, 0.0, bins).tolist()]
+            return [255 * float(x) for x in torch.linspace(1.0, 0.0, bins, device="cpu").tolist()]
+        return [float(x) for x in torch.linspace(255.0, 0.0, bins, device="cpu").tolist()]
     end = largest[is_wide] * (side if name.startswith("Translate") and not is_wide else 1)
-    return [float(x) for x in torch.linspace(0.0, end, bins).tolist()]
+    return [float(x) for x in torch.linspace(0.0, end, bins, device="cpu").tolist()]
 
 
 @dataclasses.dataclass(frozen=True)

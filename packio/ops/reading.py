@@ -313,8 +313,7 @@ def _erasing(step: Any) -> RandomErasing | None:
     if type(step).__module__.startswith("timm."):
         if step.max_count != 1 or step.mode not in ("const", "pixel"):
             return None
-        low, high = step.log_aspect_ratio
-        ratio = float(torch.tensor(low).exp()), float(torch.tensor(high).exp())
+        ratio = torch.tensor(step.log_aspect_ratio, device="cpu").exp().tolist()
         value = "random" if step.mode == "pixel" else 0
         return RandomErasing(step.probability, (step.min_area, step.max_area), ratio, value)
     value = "random" if step.value is None else step.value

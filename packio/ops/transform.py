@@ -56,7 +56,7 @@ class Transform:
         program.check_images(images, type(self).__name__)
         made = images.clone(memory_format=torch.contiguous_format)
         batch = made if made.ndim == 4 else made[None]
-        numbers = torch.rand(len(batch), self.draws, dtype=torch.float64).tolist()
+        numbers = torch.rand(len(batch), self.draws, dtype=torch.float64, device="cpu").tolist()
         program.run(batch, [self.operations(u, *batch.shape[1:]) for u in numbers])
         return made
 

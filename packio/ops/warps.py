@@ -166,10 +166,10 @@ def perspective_coefficients(
         rows.append([x, y, 1, 0, 0, 0, -to_x * x, -to_x * y])
         rows.append([0, 0, 0, x, y, 1, -to_y * x, -to_y * y])
     if all(isinstance(number, int) for row in rows for number in row):
-        matrix = torch.tensor(rows, dtype=torch.float64)
+        matrix = torch.tensor(rows, dtype=torch.float64, device="cpu")
     else:  # torchvision makes a tensor of each row, float32 if any number is a float
-        matrix = torch.stack([torch.tensor(row).to(torch.float64) for row in rows])
-    aims = torch.tensor(startpoints, dtype=torch.float64).view(8)
+        matrix = torch.stack([torch.tensor(row, device="cpu").to(torch.float64) for row in rows])
+    aims = torch.tensor(startpoints, dtype=torch.float64, device="cpu").view(8)
     try:
         found = torch.linalg.lstsq(matrix, aims, driver="gels").solution.to(torch.float32)
     except RuntimeError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import native_core
 import numpy as np
@@ -18,6 +18,9 @@ from packio.batches.framing import Draw
 from packio.errors import OptionError, TransformError
 from packio.ops import program
 from packio.ops.pipeline import Pipeline, _numbers, split
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 photographs: Any = data  # it has no types
 pytestmark = native_core.needed
@@ -307,6 +310,36 @@ def test_explain_names_each_step(pack: Path) -> None:
         assert int(line.split()[0]) >= 0
     views = packio.LmdbDataset(pack, views=[packio.CenterCrop(8)] * 2)
     assert views.explain().count("view ") == 2
+
+
+@pytest.fixture
+def meta_by_default() -> Iterator[None]:
+    """Tensors that are made without saying where have no values, as in a script for a GPU."""
+    torch.set_default_device("meta")
+    try:
+        yield
+    finally:
+        torch.set_default_device(None)
+
+
+@pytest.mark.usefixtures("meta_by_default")
+def test_another_default_device_changes_nothing(pack: Path) -> None:
+    caches = (packio.ops.policies._magnitudes, packio.ops.policies._operation)
+    each: list[Any] = [
+        packio.RandAugment(), packio.TrivialAugmentWide(), packio.AutoAugment(),
+        packio.RandomPerspective(0.5, 1.0), packio.TimmRandAugment(), packio.Normalize(MEAN, STD),
+        packio.RandomErasing(1.0, value="random"), packio.RandomErasing(1.0, value=(1, 2, 3)),
+    ]  # fmt: skip
+    ds = packio.LmdbDataset(pack, transform=each, **_crop())
+    index = list(packio.ShuffleSampler(ds))[:4]
+    image = torch.zeros(3, 20, 20, dtype=torch.uint8, device="cpu")
+    for cache in caches:
+        cache.cache_clear()
+    made = ds.gather(index)[0]
+    alone = [one(image) for one in each if not isinstance(one, packio.Normalize)]
+    assert {one.device.type for one in (made, *alone)} == {"cpu"}
+    torch.set_default_device(None)
+    assert torch.equal(made, ds.gather(index)[0])
 
 
 def test_any_number_of_numbers_is_drawn(pack: Path) -> None:

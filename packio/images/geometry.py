@@ -400,7 +400,7 @@ def _random_crop(crop: Any) -> RandomCrop:
 
 
 def _resize(crop: Any) -> Resize:
-    size = [crop.size] if isinstance(crop.size, int) else list(crop.size)
+    size = crop.size if isinstance(crop.size, (list, tuple)) else [crop.size]
     return Resize(size[0] if len(size) == 1 else (size[0], size[1]), crop.max_size, _how(crop))
 
 

@@ -413,6 +413,8 @@ def test_torchvisions_crops_are_taken_as_ours(torchvision: ModuleType) -> None:
                       transforms.CenterCrop, transforms.RandomHorizontalFlip()):  # fmt: skip
             with pytest.raises(OptionError, match="crop="):
                 accept_crop(other)
+    with pytest.raises(OptionError, match="size=None"):
+        accept_crop(torchvision.transforms.v2.Resize(size=None, max_size=9))
 
 
 @pytest.mark.parametrize("crop", [64, "center", RandomResizedCrop, (224, 224)])

@@ -431,6 +431,12 @@ class PackDataset(Dataset):
                     "transform= makes floats of some views only; with views= a list has an item a "
                     f"view, the same for each is transform=[[…]] * {len(views)}"
                 )
+            dtype = self._options["dtype"]
+            if dtype != torch.uint8 and any(one.takes_pillow for one in split):
+                raise OptionError(
+                    f"dtype={dtype}: a step of transform= gets Pillow's image, which has bytes; "
+                    "leave dtype= out, or write a transform of packio in the place of that step"
+                )
             if any(views) and any(map(crops_first, each)):
                 warnings.warn(
                     "transform= begins with a crop, and the dataset crops already: images are "

@@ -14,7 +14,7 @@ from packio.errors import OptionError, TransformError
 from packio.images.floats import Normalize
 from packio.ops import program
 from packio.ops.erasing import RandomErasing
-from packio.ops.reading import read
+from packio.ops.reading import ToPillow, read
 from packio.ops.transform import Transform, is_own, plan
 from packio.system.threads import Threads
 
@@ -39,6 +39,11 @@ class Pipeline(NamedTuple):
     @property
     def is_random(self) -> bool:
         return bool(self.erasing or any(one.draws for one in self.transforms))
+
+    @property
+    def takes_pillow(self) -> bool:
+        """Whether the rest begins with Pillow's image."""
+        return bool(self.rest) and isinstance(self.rest[0], ToPillow)
 
     def operate(
         self, images: Any, draw: Draw, view: int, threads: Threads | None = None

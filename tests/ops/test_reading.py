@@ -397,6 +397,16 @@ def test_images_of_other_modes_are_called_with(mode: str, pillows: str, folder: 
     assert kept[0].tobytes() == wanted.tobytes()
 
 
+def test_floats_are_no_pillows_images(folder: Path) -> None:
+    t = import_torchvision().transforms
+    compose = t.Compose([t.CenterCrop(8), t.Pad(2), t.ToTensor()])
+    with pytest.raises(OptionError, match=r"dtype=torch.float16: a step .* gets Pillow's image"):
+        packio.FolderDataset(folder, transform=compose, dtype=torch.float16)
+    known = t.Compose([t.CenterCrop(8), t.ToTensor(), t.RandomInvert(1.0)])
+    ds = packio.FolderDataset(folder, transform=known, dtype=torch.float16)
+    assert ds[0][0].dtype == torch.float16
+
+
 def test_what_is_behind_a_tensor_gets_it(folder: Path) -> None:
     t = import_torchvision().transforms
     for middle in ([t.Lambda(lambda image: image // 2)], [t.RandomInvert(1.0)], []):

@@ -398,11 +398,18 @@ _RECIPES = {
 
 def ops_parity(result: Json) -> str:
     """Make a row for each operation: its reference, values compared, and how many differ."""
-    lines = ["| operation | reference | values compared | differ | by at most |",
-             "|---|---|---:|---:|---:|"]  # fmt: skip
+    heads = ("operation", "reference", "values compared", "differ", "by at most",
+             "torchvision on tensors differs", "by at most")  # fmt: skip
+    lines = [f"| {' | '.join(heads)} |", "|---|---|" + "---:|" * 5]
     for name, row in result["operations"].items():
         counts = f"{row['values']:,} | {row['differing']:,} | {row['most']}"
-        lines.append(f"| {name} | {row['reference']} | {counts} |")
+        other = row.get("on_tensors")
+        share = (
+            f"{100 * other['differing'] / other['values']:.2g} % | {other['most']}"
+            if other
+            else " | "
+        )
+        lines.append(f"| {name} | {row['reference']} | {counts} | {share} |")
     return "\n".join(lines)
 
 

@@ -132,6 +132,10 @@ class ConcatPacks(Dataset):
         seed = {"seed": options.pop("seed")} if "seed" in options else {}
         return self._join([d.with_options(**options) for d in self.datasets], self._order, **seed)
 
+    def explain(self, samples: int = 32) -> str:
+        """Say what each step costs: `PackDataset.explain` of the first dataset that has samples."""
+        return next((d for d in self.datasets if len(d)), self.datasets[0]).explain(samples)
+
     def _join(
         self: Self, datasets: list[PackDataset], order: Positions, **seed: int | None
     ) -> Self:

@@ -310,6 +310,8 @@ def test_explain_names_each_step(pack: Path) -> None:
         assert int(line.split()[0]) >= 0
     views = packio.LmdbDataset(pack, views=[packio.CenterCrop(8)] * 2)
     assert views.explain().count("view ") == 2
+    joined = packio.ConcatPacks([ds.subset([]), ds])
+    assert [line[8:] for line in joined.explain(8).splitlines()[1:]] == [one[8:] for one in lines]
 
 
 @pytest.fixture

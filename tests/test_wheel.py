@@ -31,6 +31,9 @@ class _Built(NamedTuple):
     said: str
 
 
+pytestmark = pytest.mark.long
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], _Built]:
     """Builds the wheel with a compiler, each one once."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, cast
 
+import long
 import numpy as np
 import pytest
 import torch
@@ -398,7 +399,7 @@ class _Encoded(torch.utils.data.Dataset[Any]):
         return list(zip(images, indices, strict=True))
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", long.after(1, ["fork", "spawn"]))
 def test_workers_decode_after_this_process_did(method: str) -> None:
     ds = _Encoded([_encoded(_photo(i)) for i in range(12)])
     expected = _batch(packio.decode(ds.datas, packio.CenterCrop(32), threads=2))

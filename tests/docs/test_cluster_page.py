@@ -78,6 +78,7 @@ def test_the_script_submits_itself_as_an_array_and_its_end(
     assert not (tmp_path / "train.tar.packio-tmp").exists()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_array_and_its_end_make_what_one_run_makes(
     job: Callable[..., Job], tmp_path: pathlib.Path

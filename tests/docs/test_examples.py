@@ -127,6 +127,7 @@ def ddp_answers(ran: Ran) -> dict[str, str]:
     return dict(line.split(": ", 1) for line in ran.out.splitlines() if ": " in line)
 
 
+@pytest.mark.long
 def test_two_ranks_share_each_epoch(short: Any) -> None:
     answers = ddp_answers(short(REPOSITORY / "examples" / "train_ddp.py"))
     assert answers["steps of the ranks"] == "24, 24"

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 
+import long
 import pytest
 
 pytest.importorskip("nbclient")
@@ -31,7 +32,7 @@ def test_no_outputs_are_stored(path: pathlib.Path) -> None:
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", long.after(1, NOTEBOOKS[::-1]), ids=lambda path: path.stem)
 def test_each_cell_runs(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
     shutil.copytree(REPOSITORY / "tools", tmp_path / "tools")
     (tmp_path / "examples" / "notebooks").mkdir(parents=True)

@@ -21,6 +21,9 @@ _OTHERS = {
 }  # fmt: skip
 
 
+pytestmark = pytest.mark.long
+
+
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A folder with the Python of each page, as one program a page."""

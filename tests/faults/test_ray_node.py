@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _LONG = bool(os.environ.get("PACKIO_LONG"))
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.timeout(1800),
     pytest.mark.filterwarnings("ignore"),  # Ray's own
 ]

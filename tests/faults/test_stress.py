@@ -12,6 +12,7 @@ import random
 import subprocess
 import sys
 
+import long
 import processes
 import pytest
 import stress
@@ -23,7 +24,7 @@ _SCRIPT = pathlib.Path(stress.__file__)
 
 
 @pytest.mark.timeout(None if _LONG else 1800)  # a child that hangs says where after two minutes
-@pytest.mark.parametrize("kind", stress.KINDS)
+@pytest.mark.parametrize("kind", long.after(2, stress.KINDS))
 def test_children_forked_beside_busy_threads_read_rightly(
     kind: str, tmp_path: pathlib.Path
 ) -> None:

@@ -156,7 +156,7 @@ def test_extracting_over_a_folder(small: Path, tmp_path: Path) -> None:
     assert 10 < at < _MANY
 
 
-@pytest.mark.parametrize("suffix", long.after(2, [".tar", ".rec", ".lmdb"]))
+@pytest.mark.parametrize("suffix", long.after(1, [".tar", ".rec", ".lmdb"]))
 @pytest.mark.parametrize("is_repeated", [True, False], ids=["repeated", "other"])
 def test_appending(suffix: str, is_repeated: bool, small: Path, tmp_path: Path) -> None:
     """Readers see the old pack or the new pack; the next append finishes, or takes back."""

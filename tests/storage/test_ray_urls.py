@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from object_store import Proxy
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 def test_nodes_pack_images_at_a_url_to_a_url(s3: Proxy, tmp_path: pathlib.Path) -> None:

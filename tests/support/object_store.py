@@ -30,8 +30,8 @@ _numbers = itertools.count()  # of buckets: all servers of a process have the sa
 class Proxy(ThreadingHTTPServer):
     """Hands requests on to a server; some fail on their way there, or on their way back.
 
-    The same request fails twice at most, in ways that depend on nothing but itself, unless
-    `outage` says that it always does.
+    The same request fails twice at most, unless `outage` says that it always does. Kinds of faults
+    take turns: signed requests differ from run to run, and so would what is drawn by them.
     """
 
     daemon_threads = True
@@ -57,9 +57,9 @@ class Proxy(ThreadingHTTPServer):
             self.log.append(request)
             seen = self._seen[request] = self._seen.get(request, 0) + 1
             fault = self.outage(request)
-            draw = random.Random(f"{request} {seen}")
-            if fault is None and seen % 3 and draw.random() < self.rate:
-                fault = draw.choice(self.faults)
+            draw = random.Random(f"{request} {seen}").random()
+            if fault is None and seen % 3 and draw < self.rate:
+                fault = self.faults[len(self.failed) % len(self.faults)]
                 if fault == "hang" and "hang" in self.failed:  # one takes seconds
                     fault = "reset"
             if fault is not None:

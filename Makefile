@@ -11,7 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 # A file of tests a process; more processes than two cores, since many tests wait for others.
-PYTEST_ARGS ?= -n 4 --dist loadfile --no-loadscope-reorder
+PYTEST_ARGS ?= -n 4 --dist loadfile
 # pytest rewrites the asserts of the tests, half of what collecting them takes: kept for the next run.
 KEEPING := PYTHONDONTWRITEBYTECODE=
 # Readers of versions that people still have, each in a folder of its own: tests/formats/test_old_readers.py.

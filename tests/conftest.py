@@ -161,13 +161,6 @@ def _encodable(value: Any) -> Any:
     return type(value)(map(_encodable, value)) if type(value) in (list, tuple) else value
 
 
-_SLOW = (  # files of tests, most of which start processes
-    "test_native_fuzz", "test_killed", "test_cluster", "test_loader_faults", "test_notebooks",
-    "test_engine_ray", "test_adding_goes_on", "test_stress", "test_wheel", "test_types",
-    "test_ray_node", "test_ray_urls", "test_buckets", "test_cluster_page",
-)  # fmt: skip
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_report_to_serializable() -> Generator[None, Any, Any]:
     """Let workers of pytest-xdist report failures whose text is not UTF-8, as that of odd keys."""
@@ -175,14 +168,11 @@ def pytest_report_to_serializable() -> Generator[None, Any, Any]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out tests that are marked long; files that take longest come first.
-
-    No process is then left alone with one of them at the end.
+    """Leave out tests that are marked long.
 
     ``PACKIO_TESTS=2/6`` takes the second of six parts of them, too; ``PACKIO_TESTS=all`` takes all.
     A test that the command line names runs, and so do all that ``-m long`` asks for.
     """
-    items.sort(key=lambda item: item.path.stem not in _SLOW)
     asked = os.environ.get("PACKIO_TESTS", "")
     if asked == "all" or config.option.markexpr or any("::" in name for name in config.args):
         return

@@ -91,9 +91,7 @@ def _pair(size: Size) -> tuple[int, int]:
 
 def check_probability(name: str, share: object) -> None:
     if not is_number(share) or not 0 <= float(cast("float", share)) <= 1:
-        raise OptionError(
-            f"{name}={share!r}: expected a probability, 0..1; {name}=0.5 mirrors half of the images"
-        )
+        raise OptionError(f"{name}={share!r}: expected a probability, 0..1")
 
 
 def check_interpolation(name: str) -> None:

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 
 from packio.errors import OptionError, TransformError
-from packio.images.geometry import as_numbers, is_number
-from packio.ops.transform import check_probability
+from packio.images.geometry import as_numbers, check_probability, is_number
 
 _TRIES = 10  # boxes that are drawn until one fits into the image
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from packio.errors import OptionError
-from packio.images.geometry import as_numbers, is_whole
+from packio.images.geometry import as_numbers, check_probability, is_whole
 from packio.ops import program
 
 Fill = float | Sequence[float] | None
@@ -121,12 +121,6 @@ def plan(
         operations += one.operations(u[at : at + one.draws], channels, height, width)
         at += one.draws
     return operations
-
-
-def check_probability(name: str, p: object) -> None:
-    """Check that an argument is a probability."""
-    if isinstance(p, bool) or not isinstance(p, (int, float)) or not 0 <= p <= 1:
-        raise OptionError(f"{name}={p!r}: expected a probability, 0..1")
 
 
 def check_center(center: object) -> None:

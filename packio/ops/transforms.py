@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from packio.errors import OptionError, TransformError
-from packio.images.geometry import as_numbers, is_number
+from packio.images.geometry import as_numbers, check_probability, is_number
 from packio.ops import program
 from packio.ops.transform import (
     Fill,
     Transform,
     as_interpolation,
     check_center,
-    check_probability,
     colour_of,
 )  # fmt: skip
 from packio.ops.warps import affine_coefficients, perspective_coefficients, rotation_coefficients

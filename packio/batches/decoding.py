@@ -120,8 +120,15 @@ def decode(
 def seek_points(data: Encoded) -> bytes:
     """Find where decoding of a JPEG may begin in its middle, for crops of it: see `decode`.
 
-    It takes as long as decoding. 0.3 % of the JPEG's size is to be kept; empty if the JPEG is small
-    or needs none. First comes the CRC32C of the JPEG XOR that of the points, 4 bytes.
+    It takes as long as decoding.
+
+    Args:
+        data: The bytes of an image file, or its path.
+
+    Returns:
+        Bytes to keep beside the image, 0.3 % of its size, for ``decode(seek_points=)``. Empty where
+        they would not help: a small JPEG, one with restart markers, another format, no image. The
+        first four are a checksum: the CRC32C of the JPEG XOR that of the points.
     """
     encoded = _read(data, "data")
     points = native.seek_points(encoded)

@@ -133,8 +133,9 @@ class ConcatPacks(Dataset):
         return self._join([d.with_options(**options) for d in self.datasets], self._order, **seed)
 
     def explain(self, samples: int = 32) -> str:
-        """Say what each step costs: `PackDataset.explain` of the first dataset that has samples."""
-        return next((d for d in self.datasets if len(d)), self.datasets[0]).explain(samples)
+        """Say what each step costs, a table a dataset that has samples: `PackDataset.explain`."""
+        each = enumerate(self.datasets)
+        return "\n".join(f"dataset {n}\n{d.explain(samples)}" for n, d in each if len(d))
 
     def _join(
         self: Self, datasets: list[PackDataset], order: Positions, **seed: int | None

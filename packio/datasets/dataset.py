@@ -111,6 +111,11 @@ class Dataset(SeededMixin, torch.utils.data.Dataset[Any]):
         return any(part._is_normalized for part in self._parts)
 
     @property
+    def is_rounded(self) -> bool:
+        """Whether images are floats of 16 bits."""
+        return any(part._dtype() in (torch.float16, torch.bfloat16) for part in self._parts)
+
+    @property
     def image_places(self) -> tuple[Any, ...] | None:
         """Where "image" is in a batch; (...,): it is the batch; None: a derived class knows."""
         if self._overrides("__getitem__", "__getitems__"):

@@ -15,7 +15,7 @@ from packio.datasets.fields import convert
 from packio.datasets.transforms import apply_transform
 from packio.images.floats import Normalize, to_floats
 from packio.ops.pipeline import Pipeline
-from packio.ops.reading import ToPillow
+from packio.ops.reading import ToPillow, lacks_tensors
 from packio.sample.record import IMAGE
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ def explain(views: Sequence[tuple[str, Dataset, Pipeline, torch.dtype]], output:
         output: What functions are called with: see `packio.PackDataset`.
     """
     count = len(views[0][1])
-    lines = [f"µs an image, in one thread, mean of {count}; in a batch views share a decode"]
+    shares = "; in a batch views share a decode" if len(views) > 1 else ""
+    lines = [f"µs an image, in one thread, mean of {count}{shares}"]
     for number, (name, plain, pipeline, dtype) in enumerate(views):
         if len(views) > 1:
             lines.append(f"view {number}")
@@ -66,7 +67,7 @@ def _explain_pipeline(
         images, took = _measure(partial(_make_floats, images, dtype, normalize), count)
         is_normal = normalize is not None and not normalize.only_scales
         name = repr(normalize) if is_normal else "floats of 0..1"
-        yield _line(took, "packio, for a batch", f"{name}, {dtype}")
+        yield _line(took, "packio, for a batch", f"{dtype}: {name}")
     if pipeline.erasing:
         erase = Pipeline(erasing=pipeline.erasing)
         _, took = _measure(partial(erase.erase, images, draw, view), count)
@@ -75,7 +76,8 @@ def _explain_pipeline(
     for function in pipeline.rest:
         each, took = _measure(partial(_call, function, each), count)
         by = "packio, for your function" if isinstance(function, ToPillow) else "called by image"
-        yield _line(took, by, getattr(function, "__qualname__", None) or repr(function))
+        why = "no step makes a tensor, so packio calls it: " if lacks_tensors(function) else ""
+        yield _line(took, by, why + (getattr(function, "__qualname__", None) or repr(function)))
 
 
 def _make_floats(images: Any, dtype: torch.dtype, normalize: Normalize | None) -> Any:

@@ -187,7 +187,7 @@ def _check_functions(name: str, given: Any) -> None:
     if any(isinstance(one, Geometry) for one in each):
         raise OptionError(f"{name}=: a crop goes into crop=, or into views=")
     if any(isinstance(one, str) and one.startswith("rand-") for one in each):
-        raise OptionError(f"{name}={given!r}: expected packio.TimmRandAugment of it")
+        raise OptionError(f"{name}={given!r}: write packio.TimmRandAugment(…) of it")
     if not all(one is None or callable(one) for one in each):
         raise OptionError(f"{name}={given!r}: expected a function, or another callable")
 

@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import operator
 import os
+import random
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -378,12 +379,15 @@ class PackDataset(Dataset):
     def explain(self, samples: int = 32) -> str:
         """Say what each step of making an image costs, and who does it.
 
+        Measures the first samples, each step by itself, in one thread. ``transforms=`` and
+        ``target_transform=`` are named, not measured.
+
         Args:
-            samples: How many of the first samples are made, to measure each step.
+            samples: How many.
 
         Returns:
-            A table as text: µs an image, who does the step (packio, or Python called by image), and
-            the step.
+            A table as text: µs an image; "packio" or "called by image", which is Python and slow;
+            and the step.
         """
         plain = self.with_options(
             transform=None,
@@ -397,13 +401,18 @@ class PackDataset(Dataset):
         if not len(self):
             raise OptionError("explain: the dataset has no samples")
         shown = plain.subset(range(max(1, min(samples, len(self)))))
-        flips = [f", {n}={self._options[n]}" for n in ("hflip", "vflip") if self._options[n]]
+        flips = [f"{n}={self._options[n]}, " for n in ("hflip", "vflip") if self._options[n]]
         types = [self._dtype(IMAGE, view) for view in range(len(self._settings.views))]
         crops = self._settings.views
         each = [shown.with_options(views=None, crop=crop) for crop in crops]
-        names = [f"{'whole images' if crop is None else crop}{''.join(flips)}" for crop in crops]
+        names = [f"{''.join(flips)}{'whole images' if crop is None else crop}" for crop in crops]
         views = list(zip(names, each, self._pipelines, types, strict=True))
-        return explain(views, self._options["output"])
+        state = random.getstate()  # functions draw from it, or from torch's
+        with torch.random.fork_rng(devices=[]):
+            told = explain(views, self._options["output"])
+        random.setstate(state)
+        left = [n for n in ("transforms", "target_transform") if getattr(self, n) is not None]
+        return "\n".join([told, *(f"not measured: {name}=, called by sample" for name in left)])
 
     # ---- as a part of a dataset: of itself, or of a `ConcatPacks` ----
 

@@ -15,7 +15,7 @@ from packio.system import buffers
 from packio.system.threads import Threads, each
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-_LARGEST_STD = 10  # of values in 0..1; those of values in 0..255 are some 60
+LARGEST_STD = 10  # of values in 0..1; those of values in 0..255 are some 60
 _PART_BYTES = 1 << 18  # of a batch's images that a thread turns into floats at a time
 
 
@@ -25,13 +25,13 @@ class Normalize:
 
     The values are those of torchvision's ToTensor and Normalize, bit for bit: each operation is
     rounded to float32, and the result to the dataset's ``dtype``. As ``transform=`` of a dataset it
-    costs little: the threads that decode make floats of a whole batch. After a function of yours it
-    is called image by image, and ``dtype`` is the type that the function gets.
+    costs little: the threads that decode make floats of a whole batch. Behind a function of yours
+    it runs image by image, and the function gets images of the dataset's ``dtype``.
 
     Args:
-        mean, std: Of each channel, of values in 0..1; a single one is for all channels.
-        scales_by_product: Multiply by 1 / 255, as torchvision's v2.ToDtype does, where the last
-            bit of a value may differ from that of x / 255.
+        mean, std: Of each channel, of values in 0..1; a list of one is for all channels.
+        scales_by_product: To repeat the bits of torchvision's v2.ToDtype, which multiplies by
+            1 / 255: the last bit of a value may differ from that of x / 255.
 
     Raises:
         OptionError: mean and std are not for values in 0..1, as those for 0..255.
@@ -54,7 +54,7 @@ class Normalize:
         said = f"normalize={(self.mean, self.std)}"
         if len(self.mean) != len(self.std) or not self.mean:
             raise OptionError(f"{said}: expected (mean, std), one a channel")
-        if not all(0 < std <= _LARGEST_STD and 0 <= mean <= 1
+        if not all(0 < std <= LARGEST_STD and 0 <= mean <= 1
                    for mean, std in zip(self.mean, self.std, strict=True)):  # fmt: skip
             raise OptionError(
                 f"{said}: expected means in 0..1 and standard deviations above 0 of values in "

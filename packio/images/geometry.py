@@ -322,8 +322,9 @@ class RandomCrop(_Sized):
 
     Args:
         size: Pixels: an int for a square, or (height, width).
-        padding: Pixels of border added on all sides first. An image that is still smaller gets as
-            much on all sides as it lacks, as with torchvision's ``pad_if_needed``.
+        padding: Pixels of border added on all sides first. If the image is then n columns too
+            narrow, n more are added on the left and n on the right; rows alike, as with
+            torchvision's ``pad_if_needed``.
     """
 
     padding: int = 0

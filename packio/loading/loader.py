@@ -389,6 +389,11 @@ def _check_options(given: dict[str, Any], *, decodes: bool) -> None:
             given["normalize"] is not None
             and getattr(unwrap_subset(given["dataset"]), "is_normalized", False)
         ),
+        "normalize= of images that the dataset has rounded to 16 bits: give dtype= to Loader, and "
+        "not to the dataset": (
+            given["normalize"] is not None
+            and getattr(unwrap_subset(given["dataset"]), "is_rounded", False)
+        ),
         "persistent_workers, timeout, worker_init_fn, multiprocessing_context need num_workers=": (
             not given["num_workers"]
             and any(given[n] for n in ("persistent_workers", "timeout", "worker_init_fn",

@@ -23,18 +23,20 @@ _TRIES = 10  # boxes that are drawn until one fits into the image
 class RandomErasing:
     """Erase a random box of an image with a probability, as torchvision's RandomErasing.
 
-    Put it last in a dataset's ``transform=``, after `packio.Normalize`: then its random numbers are
-    the dataset's, as of `packio.ops.Transform`.
+    Put it last in a dataset's ``transform=``, after `packio.Normalize`: then ``value`` is one of
+    normalised images, 0 the mean; and the same seed erases the same boxes.
 
     Args:
         p: Probability.
         scale: (least, most) share of the image's area that is erased.
         ratio: (least, most) height divided by width.
-        value: What the box gets: a number, one number a channel, or "random", normal noise.
+        value: What the box gets: a number, one number a channel, or "random", normal noise, which
+            needs floats.
 
     Raises:
         OptionError: a value is none of these.
-        TransformError: images have not as many channels as ``value``, when one is made.
+        TransformError: when an image is made, it has not as many channels as ``value``, or it is of
+            bytes and shall get noise.
     """
 
     p: float = 0.5
@@ -66,6 +68,10 @@ class RandomErasing:
             raise TransformError(
                 f"RandomErasing: value={self.value!r} for an image of {len(image)} channels; "
                 "expected a number, or one for each channel"
+            )
+        if self.value == "random" and not image.is_floating_point():
+            raise TransformError(
+                "RandomErasing: noise is of floats around 0; put packio.Normalize before it"
             )
         if u[0] >= self.p:
             return

@@ -122,4 +122,6 @@ def split(transform: Any, *, output: str = "tensor", is_last: bool = True) -> Pi
         normalize = left.pop(0)
     while is_last and is_tensor and left and type(left[0]) is RandomErasing:
         erasing.append(left.pop(0))
+    if normalize is not None and any(type(one) is Normalize for one in left):
+        raise TransformError("transform= has Normalize twice: images would be normalised twice")
     return Pipeline(tuple(transforms), normalize, tuple(erasing), tuple(left))

@@ -7,6 +7,7 @@ called with each image, as they would be without packio.
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import torch
 
 from packio.errors import OptionError
 from packio.images import native
-from packio.images.floats import Normalize
+from packio.images.floats import LARGEST_STD, Normalize
 from packio.images.geometry import (
     Geometry,
     RandomResizedCrop,
@@ -77,6 +78,11 @@ def read(transform: Any, *, frames: bool = True) -> Reading | None:
     if steps and not _makes_tensors(steps[0]):
         return Reading(options, Steps([*known, ToPillow(), *steps]))
     return Reading(options, Steps(known + _read_end(steps)))
+
+
+def lacks_tensors(transform: Any) -> bool:
+    """Whether it is a Compose that packio would read if it made a tensor of Pillow's image."""
+    return _is(transform, "Compose") and not any(map(_takes_pillow, _flatten(transform)))
 
 
 def crops_first(transform: Any) -> bool:
@@ -196,9 +202,15 @@ def _read_end(steps: list[Any]) -> list[Any]:
             return again + steps if steps else []
         is_product = ".v2." in type(steps.pop(0)).__module__
     known: list[Any] = [Normalize((0.0,), (1.0,), is_product)]
-    if steps and _is(steps[0], "Normalize") and (own := _attempt(_normalize, steps[0])):
-        known = [dataclasses.replace(own, scales_by_product=is_product)]
-        del steps[0]
+    if steps and _is(steps[0], "Normalize"):
+        if (own := _attempt(_normalize, steps[0])) is not None:
+            known = [dataclasses.replace(own, scales_by_product=is_product)]
+            del steps[0]
+        elif max(_numbers(steps[0].std)) > LARGEST_STD:
+            warnings.warn(
+                f"transform=: {steps[0]} follows floats of 0..1, and its numbers seem to be those "
+                "of values in 0..255", stacklevel=2,
+            )  # fmt: skip
     while steps and (own := _attempt(_erasing, steps[0])) is not None:
         known.append(own)
         del steps[0]
@@ -216,7 +228,7 @@ def _normalize(step: Any) -> Normalize:
 
 
 def _numbers(given: Any) -> list[float]:
-    return [float(number) for number in given]
+    return [float(number) for number in ([given] if isinstance(given, (int, float)) else given)]
 
 
 def _read_step(step: Any) -> Transform | None:

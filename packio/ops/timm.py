@@ -34,10 +34,10 @@ class TimmRandAugment(Transform):
 
     Args:
         config: As "rand-m9-mstd0.5-inc1". m9: strength, of 10. mstd0.5: the strength varies by this
-            standard deviation; above 100 it is uniform from 0 to m. mmax9: the largest strength.
-            n2: number of operations. p0.5: probability of each. inc1: every operation gets stronger
-            with m.
-        fill: Colour outside the image; timm's transforms take the mean of the dataset.
+            standard deviation; mstd101 draws it uniformly from 0 to m. mmax9: the largest strength.
+            n2: number of operations. p0.5: probability of each. inc1: with a larger m posterize,
+            solarize, colour, contrast, brightness and sharpness change more, too.
+        fill: Colour outside the image. Gray; timm's ``create_transform`` takes the dataset's mean.
         interpolation: "bilinear", "bicubic" or "nearest"; or "random", one of the first two.
 
     Raises:

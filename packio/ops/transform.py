@@ -81,7 +81,7 @@ class RandomApply(Transform):
         if not given or not all(map(is_own, given)):
             raise OptionError(
                 f"RandomApply: {self.transforms!r}; expected a list of packio's transforms of "
-                "bytes, without Normalize and RandomErasing"
+                "uint8 images, as [packio.GaussianBlur()], without Normalize and RandomErasing"
             )
         check_probability("p", self.p)
         object.__setattr__(self, "transforms", tuple(given))

@@ -186,8 +186,9 @@ class GaussianBlur(Transform):
     """Blur by a Gaussian of a random sigma: torchvision's kernel, or Pillow's boxes.
 
     Args:
-        kernel_size: Side of torchvision's kernel in pixels, odd, or (width, height), as 23 in
-            SimCLR. None: Pillow's blur with the radius sigma, as in DINO and timm.
+        kernel_size: Side of torchvision's kernel in pixels, odd, or (width, height), as 23 for
+            SimCLR's crops of 224. None: Pillow's ``ImageFilter.GaussianBlur(radius=sigma)``, three
+            box blurs, as in DINO and timm.
         sigma: Drawn from (least, most), in pixels; or one number.
 
     Raises:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -311,7 +312,9 @@ def test_explain_names_each_step(pack: Path) -> None:
     views = packio.LmdbDataset(pack, views=[packio.CenterCrop(8)] * 2)
     assert views.explain().count("view ") == 2
     joined = packio.ConcatPacks([ds.subset([]), ds])
-    assert [line[8:] for line in joined.explain(8).splitlines()[1:]] == [one[8:] for one in lines]
+    head, _, *told = joined.explain(8).splitlines()
+    assert head == "dataset 1"
+    assert [line[8:] for line in told] == [one[8:] for one in lines]
 
 
 @pytest.fixture
@@ -338,10 +341,36 @@ def test_another_default_device_changes_nothing(pack: Path) -> None:
     for cache in caches:
         cache.cache_clear()
     made = ds.gather(index)[0]
-    alone = [one(image) for one in each if not isinstance(one, packio.Normalize)]
+    alone = [one(image) for one in each if isinstance(one, packio.ops.Transform)]
+    alone += [one(image.float()) for one in each if isinstance(one, packio.RandomErasing)]
     assert {one.device.type for one in (made, *alone)} == {"cpu"}
     torch.set_default_device(None)
     assert torch.equal(made, ds.gather(index)[0])
+
+
+def test_what_makes_no_sense_together_is_refused(pack: Path) -> None:
+    normalize, noise = packio.Normalize(MEAN, STD), packio.RandomErasing(1.0, value="random")
+    with pytest.raises(TransformError, match="normalised twice"):
+        packio.LmdbDataset(pack, transform=[normalize, normalize], **_crop())
+    with pytest.raises(TransformError, match=r"put packio\.Normalize before it"):
+        packio.LmdbDataset(pack, transform=noise, **_crop())[0]
+    ds = packio.LmdbDataset(pack, dtype=torch.bfloat16, **_crop())
+    with pytest.raises(OptionError, match="rounded to 16 bits"):
+        packio.Loader(ds, 4, normalize=(MEAN, STD))
+
+
+def test_explain_draws_nothing_from_generators(pack: Path) -> None:
+    def draw(image: torch.Tensor) -> torch.Tensor:
+        return image + int(torch.rand(()) < 2) + int(random.random() < 2)
+
+    ds = packio.LmdbDataset(pack, transform=draw, **_crop())
+    states = torch.get_rng_state(), random.getstate()
+    ds.explain(2)
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert random.getstate() == states[1]
+    assert "not measured: target_transform=" in packio.LmdbDataset(
+        pack, target_transform=str, **_crop()
+    ).explain(2)
 
 
 def test_any_number_of_numbers_is_drawn(pack: Path) -> None:

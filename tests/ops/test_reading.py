@@ -467,3 +467,18 @@ def test_nobody_normalises_twice(folder: Path) -> None:
         ds = packio.FolderDataset(folder, transform=t.Compose([t.CenterCrop(20), *steps]))
         with pytest.raises(OptionError, match="normalised twice"):
             packio.Loader(ds, 4, normalize=(MEAN, STD))
+
+
+def test_numbers_of_another_scale_are_told_of(folder: Path) -> None:
+    t = import_torchvision().transforms
+    steps = [t.CenterCrop(8), t.ToTensor(), t.Normalize([123.0, 117.0, 104.0], [58.0, 57.0, 57.0])]
+    with pytest.warns(UserWarning, match="values in 0..255"):
+        packio.FolderDataset(folder, transform=t.Compose(steps))
+
+
+def test_explain_says_why_a_compose_is_not_read(folder: Path) -> None:
+    t = import_torchvision().transforms
+    ds = packio.FolderDataset(folder, transform=t.Compose([t.CenterCrop(8)]))
+    assert "no step makes a tensor" in ds.explain(2)
+    ds = packio.FolderDataset(folder, transform=t.Compose([t.CenterCrop(8), t.PILToTensor()]))
+    assert "no step makes a tensor" not in ds.explain(2)

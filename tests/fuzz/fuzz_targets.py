@@ -32,6 +32,8 @@ import packio
 from packio import registry
 from packio.errors import PackioError
 from packio.formats import Reading
+from packio.formats.blobs import ranges
+from packio.formats.hdf5 import datasets
 from packio.formats.lmdb import values as lmdb_values
 from packio.formats.wire import MalformedError, pickles, protobuf
 from packio.images import encodings, png
@@ -224,6 +226,41 @@ def _zarr(folder: Path) -> Path:
 
 _metadata_target("n5", _n5)
 _metadata_target("zarr", _zarr)
+
+
+_SIZES_OF_HDF5 = datasets.Sizes(8, 8, 0)
+_REFERENCES = 6
+
+
+def _heaps() -> list[bytes]:
+    """References to values of variable length, and the heaps that hold the values."""
+    values = [bytes([i]) * size for i, size in enumerate((3, 8, 500, 40, 0, 9), 1)]
+    start, out = _REFERENCES * 16, []
+    for step in (1, 3):  # values in a heap
+        references, content = b"", b""
+        for i in range(0, _REFERENCES, step):
+            some = values[i : i + step]
+            objects = b"".join(
+                struct.pack("<HHIQ", n, 1, 0, len(v)) + v + bytes(-len(v) % 8)
+                for n, v in enumerate(some, 1)
+            ) + struct.pack("<QQ", 0, 48) + bytes(32)  # fmt: skip
+            at = start + len(content)
+            references += b"".join(struct.pack("<IQI", len(v), at, n)
+                                   for n, v in enumerate(some, 1))  # fmt: skip
+            content += b"GCOL\1\0\0\0" + struct.pack("<Q", 16 + len(objects)) + objects
+        out.append(references + content)
+    return out
+
+
+@target("hdf5 heaps", _heaps)
+def _heap(data: bytes) -> None:
+    path = _scratch() / "x.h5"
+    path.write_bytes(data)
+    content = data[: _REFERENCES * 16].ljust(_REFERENCES * 16, b"\0")
+    references = np.frombuffer(content, _SIZES_OF_HDF5.reference)
+    with ranges.open_input(path, 4096) as file:
+        offsets, lengths = datasets.find_values(file, references, _SIZES_OF_HDF5)
+    assert ((offsets >= 0) & (offsets + lengths <= len(data))).all()
 
 
 # --------------------------------------------------------------------------------------- the index

@@ -18,7 +18,7 @@ h5py makes the file's metadata in memory. packio then writes the blobs itself, w
 calls: a full disk is an error of packio's, while HDF5 would crash the process.
 
 Files of others are read too. An image that is a range of bytes is read as such; so are values of
-variable length, which `packio.formats.hdf5.foreign` finds. h5py reads all other images
+variable length, which `packio.formats.hdf5.datasets` finds. h5py reads all other images
 (compressed, cut across the images), in a process of its own, as a damaged file can crash HDF5.
 
 Source: HDF5 File Format Specification, version 3.0,

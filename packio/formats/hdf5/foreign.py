@@ -10,7 +10,6 @@ Labels are the dataset of a usual name beside that of the images.
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,13 +20,10 @@ import numpy as np
 from packio import registry
 from packio.errors import NotAPackError, OptionError
 from packio.formats import Reading, unknown_error
-from packio.formats.blobs import pixels
+from packio.formats.blobs import pixels, ranges
 from packio.formats.blobs.by_library import FoundSamples, RowCache
 from packio.formats.hdf5 import datasets as h5
 from packio.sample.record import Place, Record
-
-_REACHES = 1 << 16, 1 << 20, 1 << 25  # bytes around a place in which a value is looked for
-_MORE = 1 << 30  # bytes that are looked through, beside twice the file; then h5py reads what is far
 
 
 def find_samples(file: Any, path: Path, reading: Reading) -> FoundSamples:
@@ -136,31 +132,20 @@ def _encoded(dataset: Any, path: Path) -> tuple[Iterator[Record[Place]], Callabl
 
     numbers = [(i, b"%08d" % i) for i in range(len(dataset))]
     if dataset.dtype.hasobject:
-        return _located(dataset, path, of_any_length), of_any_length
+        return _compared(dataset, path, of_any_length), of_any_length
     at = _positions(dataset, dataset.dtype.itemsize, path)
     return (pixels.image_at(key, path.name, at(i), len(fixed(i))) for i, key in numbers), fixed
 
 
-def _located(dataset: Any, path: Path, read: Callable[[int], bytes]) -> Iterator[Record[Place]]:
-    """Images of variable length: where the bytes lie in the file that h5py reads.
-
-    HDF5 writes them one behind the other, or into room that is left before. Each is looked for
-    around the end of those before it; equal bytes at another position would be as good.
-    """
-    with (
-        open(path, "rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
-    ):
-        end, left = 0, 2 * len(content) + _MORE
+def _compared(dataset: Any, path: Path, read: Callable[[int], bytes]) -> Iterator[Record[Place]]:
+    """Images of variable length: where they lie, if h5py finds the same bytes there."""
+    places = h5.value_ranges(dataset, path)
+    with ranges.open_input(path, window=0) as file:
         for number in range(len(dataset)):
-            value = read(number)
-            for reach in (*_REACHES, len(content)):
-                offset = content.find(value, max(0, end - reach), end + reach + len(value))
-                if offset >= 0 or left < 0:
-                    break
-                left -= reach
-            end = max(end, offset + len(value)) if offset >= 0 else end
-            yield pixels.image_at(b"%08d" % number, path.name, offset, len(value))
+            offset, length = (-1, 0) if places is None else (a.item(number) for a in places)
+            if offset >= 0 and file.read(length, offset) != read(number):
+                offset, length = -1, 0
+            yield pixels.image_at(b"%08d" % number, path.name, offset, length)
 
 
 def _positions(dataset: Any, size: int, path: Path) -> Callable[[int], int]:

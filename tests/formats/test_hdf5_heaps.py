@@ -1,9 +1,10 @@
-"""Values of variable length in HDF5 files, as h5py writes them."""
+"""Values of variable length in HDF5 files: as h5py writes them, and heaps that are damaged."""
 
 from __future__ import annotations
 
 import functools
 import random
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from torch.utils.data import DataLoader
 import packio
 from packio import errors
 from packio.formats import Reading, hdf5
-from packio.formats.hdf5 import foreign
+from packio.formats.blobs import ranges
+from packio.formats.hdf5 import datasets, foreign
 
 h5py: Any = pytest.importorskip("h5py")
 
@@ -91,6 +93,11 @@ _FILES: dict[str, Callable[[Path], Path]] = {
     "rewritten": _rewritten,
     "small addresses": _of_small_addresses,
     "signed": _signed,
+}
+
+
+_COMPRESSED: dict[str, Callable[[Path], Path]] = {
+    "gzip": functools.partial(_made, chunked=_GZIP),
     "gzip and shuffle": functools.partial(_made, chunked={**_GZIP, "shuffle": True}),
     "user block, gzip": functools.partial(_made, userblock_size=1024, chunked=_GZIP),
 }
@@ -106,19 +113,10 @@ def test_values_are_ranges_of_the_file(tmp_path: Path, name: str) -> None:
         assert [value.tobytes() for value in file["images"]] == _values()
 
 
-def test_h5py_reads_values_that_are_far_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As values may be in a file of many gigabytes, of which not all is looked through for each."""
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        images = file.create_dataset("images", (_COUNT,), _BYTES)
-        for i in range(_COUNT)[::-1]:
-            images[i] = np.frombuffer(_values()[i], np.uint8)
-    monkeypatch.setattr(foreign, "_MORE", -2 * path.stat().st_size)
-    monkeypatch.setattr(foreign, "_REACHES", (1 << 12, 1 << 14))
-    far = [record.image.offset < 0 for record in hdf5.FORMAT.scan(path, Reading())]
-    assert True in far
+@pytest.mark.parametrize("name", _COMPRESSED)
+def test_h5py_reads_values_whose_references_are_compressed(tmp_path: Path, name: str) -> None:
+    path = _COMPRESSED[name](tmp_path / "a.h5")
+    assert {record.image.offset for record in hdf5.FORMAT.scan(path, Reading())} == {-1}
     with packio.open(path) as pack:
         assert [sample.data for sample in pack] == _values()
 
@@ -147,8 +145,9 @@ def test_a_changed_value_is_refused_by_its_checksum(tmp_path: Path) -> None:
             pack[3]
 
 
-def test_they_convert_and_verify(tmp_path: Path) -> None:
-    path = _made(tmp_path / "a.h5")
+@pytest.mark.parametrize("name", ["plain", "gzip"])
+def test_they_convert_and_verify(tmp_path: Path, name: str) -> None:
+    path = {**_FILES, **_COMPRESSED}[name](tmp_path / "a.h5")
     out = packio.convert(path, tmp_path / "b.lmdb").out
     packio.reindex(path)
     for pack in (path, out):
@@ -173,9 +172,88 @@ def test_workers_read_them(tmp_path: Path, method: str) -> None:
 def test_where_h5py_finds_other_bytes_it_reads_them(tmp_path: Path) -> None:
     path = _made(tmp_path / "a.h5")
     with h5py.File(path) as file:
-        others = {4: b"in no file"}
-        found = foreign._located(
+        others = {4: b"other", 9: b""}
+        found = foreign._compared(
             file["images"], path, lambda number: others.get(number, _values()[number])
         )
         places = [record.image for record in found]
-    assert [i for i, place in enumerate(places) if place.offset < 0] == [4]
+    assert [i for i, place in enumerate(places) if place.offset < 0] == [4, 9]
+
+
+# Heaps made here, from the specification
+
+_SIZES = datasets.Sizes(8, 8, 0)
+
+
+def _object(number: int, value: bytes, size: int | None = None) -> bytes:
+    header = struct.pack("<HHIQ", number, 1, 0, len(value) if size is None else size)
+    return header + value + bytes(-len(value) % 8)
+
+
+def _collection(*objects: bytes, size: int | None = None, start: bytes = b"GCOL\1\0\0\0") -> bytes:
+    content = b"".join(objects)
+    return start + struct.pack("<Q", 16 + len(content) if size is None else size) + content
+
+
+def _found(path: Path, content: bytes, *references: tuple[int, int, int]) -> list[bytes]:
+    path.write_bytes(content)
+    with ranges.open_input(path, 4096) as file:
+        offsets, lengths = datasets.find_values(
+            file, np.array([*references], _SIZES.reference), _SIZES
+        )
+    return [content[o : o + n] for o, n in zip(offsets.tolist(), lengths.tolist(), strict=True)]
+
+
+def test_objects_are_found_by_their_numbers(tmp_path: Path) -> None:
+    first = _collection(_object(7, b"seven"), _object(2, b"two"), _object(0, b"", 48), bytes(32))
+    second = _collection(_object(0, b"", 16), _object(1, b"x" * 5000), bytes(8))
+    at = len(first)
+    found = _found(
+        tmp_path / "a", first + second,
+        (3, 0, 2), (5000, at, 1), (0, 0, 0), (5, 0, 7), (3, 0, 2), (0, 2**64 - 1, 9),
+    )  # fmt: skip
+    assert found == [b"two", b"x" * 5000, b"", b"seven", b"two", b""]
+
+
+_GOOD = _collection(_object(1, b"one"), _object(2, b"second"))
+
+
+@pytest.mark.parametrize(
+    ("content", "references"),
+    [
+        (_GOOD, [(3, 8, 1)]),
+        (_GOOD, [(3, len(_GOOD), 1)]),
+        (_GOOD, [(3, 2**64 - 8, 1)]),
+        (_GOOD, [(3, 0, 3)]),
+        (_GOOD, [(3, 0, 2**32 - 1)]),
+        (_GOOD, [(4, 0, 1)]),
+        (_GOOD, [(2**32 - 1, 0, 1)]),
+        (_GOOD[:-9], [(3, 0, 1)]),
+        (_collection(_object(1, b"one"), start=b"GCOL\2\0\0\0"), [(3, 0, 1)]),
+        (_collection(_object(1, b"one"), start=b"HCOL\1\0\0\0"), [(3, 0, 1)]),
+        (_collection(_object(1, b"one"), size=15), [(3, 0, 1)]),
+        (_collection(_object(1, b"one"), size=2**64 - 1), [(3, 0, 1)]),
+        (_collection(_object(1, b"one"), size=32), [(3, 0, 1)]),
+        (_collection(_object(1, b"one", 2**64 - 1)), [(3, 0, 1)]),
+        (_collection(_object(0, b"one", 0), _object(1, b"one")), [(3, 0, 1)]),
+        (_collection(_object(0, b"", 2**64 - 1), _object(1, b"one")), [(3, 0, 1)]),
+        (_collection(_object(2, b"a"), _object(2, b"b")), [(1, 0, 2), (1, 0, 1)]),
+        (_collection(_collection(_object(1, b"one")), size=40), [(3, 16, 1), (3, 0, 1)]),
+    ],
+    ids=range(18),
+)  # fmt: skip
+def test_a_damaged_heap_is_refused(
+    tmp_path: Path, content: bytes, references: list[tuple[int, int, int]]
+) -> None:
+    with pytest.raises(errors.IntegrityError, match=r"a: the heap at \d+ "):
+        _found(tmp_path / "a", content, *references)
+
+
+def test_heaps_that_overlap_are_refused(tmp_path: Path) -> None:
+    """Many that overlap would take for ever: each is walked from its begin to its end."""
+    inner = _collection(_object(1, b"one"))
+    outer = _collection(_object(3, b"three"), _object(5, inner))
+    at = outer.index(inner)
+    assert _found(tmp_path / "a", outer, (3, at, 1)) == [b"one"]
+    with pytest.raises(errors.IntegrityError, match="overlaps another"):
+        _found(tmp_path / "a", outer, (3, at, 1), (5, 0, 3))

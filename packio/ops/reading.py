@@ -66,7 +66,7 @@ def read(transform: Any, *, frames: bool = True) -> Reading | None:
         return None
     steps = list(_flatten(transform))
     is_list = isinstance(transform, (list, tuple)) and all(map(_is_foreign, transform))
-    if not (is_list or _is(transform, "Compose")) or not any(map(_takes_pillow, steps)):
+    if not (is_list or _is_compose(transform)) or not any(map(_takes_pillow, steps)):
         return None
     options: dict[str, Any] = {}
     if frames:
@@ -143,8 +143,20 @@ def _makes_tensors(step: Any) -> bool:
 
 def _takes_pillow(step: Any) -> bool:
     """Whether a step makes a tensor of Pillow's image, also one that is not read."""
-    is_timms = type(step).__module__ == "timm.data.transforms" and type(step).__name__ == "ToTensor"
-    return is_timms or _makes_tensors(step)
+    if _is_compose(step) or isinstance(step, torch.nn.Sequential):
+        return any(map(_takes_pillow, getattr(step, "transforms", step)))
+    return not _names(step).isdisjoint((*_TO_FLOATS, *_TO_BYTES))
+
+
+def _is_compose(step: Any) -> bool:
+    """Whether a step is a Compose, also one that is derived or changed."""
+    return "Compose" in _names(step)
+
+
+def _names(step: Any) -> set[str]:
+    """Names of the classes of torchvision and timm that a step is of."""
+    modules = "torchvision.transforms.", "timm.data."
+    return {c.__name__ for c in type(step).__mro__ if c.__module__.startswith(modules)}
 
 
 def _read_frame(steps: list[Any], options: dict[str, Any]) -> None:

@@ -364,6 +364,32 @@ def test_other_functions_that_were_changed_in_place_are_called(what: str, folder
     )
 
 
+@pytest.mark.parametrize("where", ["end", "within", "all", "sequential"])
+@pytest.mark.parametrize("how", ["hook", "derived"])
+def test_changed_makers_of_tensors_get_pillows_image(where: str, how: str, folder: Path) -> None:
+    v2 = import_torchvision().transforms.v2
+
+    def change(step: Any) -> Any:
+        if how == "hook":
+            step.register_forward_hook(lambda _, __, found: 255 - found)
+        else:
+            kind: Any = type(step)
+            forward = {"forward": lambda self, image: 255 - kind.forward(self, image)}
+            step.__class__ = type("Own", (kind,), forward)
+        return step
+
+    crop, size = v2.CenterCrop(64), v2.Resize((40, 30))
+    compose = {
+        "end": lambda: v2.Compose([crop, size, change(v2.PILToTensor())]),
+        "within": lambda: v2.Compose([change(v2.Compose([crop, size, v2.PILToTensor()]))]),
+        "all": lambda: change(v2.Compose([crop, size, v2.PILToTensor()])),
+        "sequential": lambda: v2.Compose(
+            [change(torch.nn.Sequential(crop, size, v2.PILToTensor()))]
+        ),
+    }[where]()
+    _check_as_torchvision(folder, compose, is_float=False)
+
+
 def test_timms_other_parameters_are_left_to_it() -> None:
     import_torchvision()
     make = pytest.importorskip("timm.data.auto_augment").rand_augment_transform

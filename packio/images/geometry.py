@@ -91,7 +91,9 @@ def _pair(size: Size) -> tuple[int, int]:
 
 def check_probability(name: str, share: object) -> None:
     if not is_number(share) or not 0 <= float(cast("float", share)) <= 1:
-        raise OptionError(f"{name}={share!r}: expected a probability, 0..1")
+        raise OptionError(
+            f"{name}={share!r}: expected a probability, 0..1; {name}=0.5 is half of the images"
+        )
 
 
 def check_interpolation(name: str) -> None:

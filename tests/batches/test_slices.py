@@ -400,7 +400,8 @@ def test_a_batch_of_many_shards_opens_few_at_a_time(
     expected = ds.gather(range(len(ds)))[0]
     ds.pack.close()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 64, limits[1]))
     held: list[int] = []
     try:
         with contextlib.suppress(OSError):

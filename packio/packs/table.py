@@ -171,7 +171,7 @@ class PackTable:
 
     def row(self, index: int, name: str = IMAGE) -> Row:
         """The row of one sample; see `rows`."""
-        return self._table(name).row(self._position(operator.index(index)))
+        return self._table(name).row(self._position(index))
 
     def _table(self, name: str) -> RowTable:
         if name not in self._tables:
@@ -310,9 +310,15 @@ class PackTable:
 
     def _position(self, index: int) -> int:
         size = self._count
-        if not -size <= index < size:
-            raise IndexError(f"index {index} is out of range: {self.path} has {size} samples")
-        return index % size
+        try:
+            number = operator.index(index)
+        except TypeError as error:
+            raise TypeError(
+                f"{self.path}: index {index!r}; expected a whole number, as find(key) gives"
+            ) from error
+        if not -size <= number < size:
+            raise IndexError(f"index {number} is out of range: {self.path} has {size} samples")
+        return number % size
 
     def naming(self, row: Row, name: str = IMAGE) -> Naming:
         """Put the name of the sample before what is wrong with a value, whatever is raised."""

@@ -99,8 +99,10 @@ def test_an_index_out_of_range_is_an_index_error(made: pathlib.Path, index: int)
 
 @pytest.mark.parametrize("index", [1.0, "1", None, b"1"])
 def test_what_is_no_integer_is_a_type_error(made: pathlib.Path, index: Any) -> None:
-    with pytest.raises(TypeError):
-        packio.open(made)[index]
+    pack = packio.open(made)
+    for ask in (pack.__getitem__, pack.key, pack.key_bytes, pack.label):
+        with pytest.raises(TypeError, match=r"index .*; expected a whole number, as find\(key\)"):
+            ask(index)
 
 
 def test_negative_indices_count_from_the_end(made: pathlib.Path) -> None:

@@ -423,8 +423,7 @@ class Dataset(SeededMixin, torch.utils.data.Dataset[Any]):
                 values, part._fields.kinds, part.transforms, each, part.target_transform
             )
         except TransformError as error:
-            where = f"{part.pack.path}, sample {position} ({part.pack.key(position)!r})"
-            raise TransformError(f"{where}: {error}") from error.__cause__
+            raise TransformError(f"{part._where(position)}: {error}") from error.__cause__
 
     # ---- batches ----
 

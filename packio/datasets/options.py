@@ -180,8 +180,11 @@ def _check_transforms(options: Mapping[str, Any]) -> None:
 
 def _check_functions(name: str, given: Any) -> None:
     """Check that a transform, or each of a list, can be called."""
-    each = _flatten(given)
-    kinds = [one.__name__ for one in each if isinstance(one, type) and issubclass(one, _OBJECTS)]
+    each = list(compose.flatten(given))
+    kinds = [
+        one.__name__ for one in each if isinstance(one, type)
+        and (issubclass(one, _OBJECTS) or one.__module__.startswith(compose.FOREIGN))
+    ]  # fmt: skip
     if kinds:
         raise OptionError(f"{name}={kinds[0]}: a class; write {kinds[0]}()")
     if any(isinstance(one, Geometry) for one in each):

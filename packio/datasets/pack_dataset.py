@@ -28,7 +28,7 @@ from packio.datasets.transforms import normalizes, warn_of_moves
 from packio.errors import DecodeError, KeyNotFoundError, OptionError, TransformError
 from packio.images.decoders import MAX_PIXELS, Decoder
 from packio.images.floats import Normalize, to_floats
-from packio.images.geometry import Geometry
+from packio.images.geometry import Geometry, is_whole
 from packio.ops.following import follow
 from packio.ops.pipeline import Pipeline
 from packio.ops.pipeline import split as split_transform
@@ -388,7 +388,12 @@ class PackDataset(Dataset):
         Returns:
             A table as text: µs an image; "packio" or "called by image", which is Python and slow;
             and the step.
+
+        Raises:
+            OptionError: ``samples`` is no number of 1 or more, or the dataset has no samples.
         """
+        if not is_whole(samples) or samples < 1:
+            raise OptionError(f"explain: samples={samples!r}; expected a number of 1 or more")
         plain = self.with_options(
             transform=None,
             transforms=None,
@@ -400,7 +405,7 @@ class PackDataset(Dataset):
         )
         if not len(self):
             raise OptionError("explain: the dataset has no samples")
-        shown = plain.subset(range(max(1, min(samples, len(self)))))
+        shown = plain.subset(range(min(samples, len(self))))
         flips = [f"{n}={self._options[n]}, " for n in ("hflip", "vflip") if self._options[n]]
         types = [self._dtype(IMAGE, view) for view in range(len(self._settings.views))]
         crops = self._settings.views
@@ -525,17 +530,20 @@ class PackDataset(Dataset):
         if self._options["output"] == "pil" and settings.decoder.mode == "UNCHANGED":
             self._check_pillow_holds(made, positions)
         for number in range(len(settings.views)) if is_changed else ():
-            self._change(made.columns, number, draw, threads, out)
+            self._change(made.columns, number, draw, positions, threads, out)
         return made
 
     def _change(
-        self, columns: FieldColumns, number: int, draw: Draw, threads: Threads | None = None,
-        out: torch.Tensor | None = None,
+        self, columns: FieldColumns, number: int, draw: Draw, positions: Sequence[int] | np.ndarray,
+        threads: Threads | None = None, out: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
         """Run the pipeline of a view on its images; masks and boxes follow."""
         pipeline = self._pipelines[number]
         if IMAGE in columns:
-            done = pipeline.operate(columns[IMAGE][number], draw, number, threads)
+            done = pipeline.operate(
+                columns[IMAGE][number], draw, number, threads,
+                lambda slot: self._where(int(positions[slot])),
+            )  # fmt: skip
             if done and len(self._fields.kinds) > 1:
                 kinds = self._fields.kinds
                 follow(columns, kinds, number, done, self._settings.ignore_index)
@@ -559,6 +567,10 @@ class PackDataset(Dataset):
         if out is not None or view.device.type == "cpu":
             out = images.ensure_out(tuple(view.shape), dtype, out)
         return to_floats(view, dtype, normalize, out, threads)
+
+    def _where(self, position: int) -> str:
+        """The name of a sample, for errors."""
+        return f"{self.pack.path}, sample {position} ({self.pack.key(position)!r})"
 
     def _check_pillow_holds(self, made: MadeSamples, positions: np.ndarray) -> None:
         """Count samples as bad whose pixels Pillow has no mode for, as RGB of 16 bits."""
@@ -621,7 +633,7 @@ class PackDataset(Dataset):
         if self.transform is not None or self._options["dtype"] != torch.uint8:
             columns: FieldColumns = {n: [[view] for view in views] for n, views in made.items()}
             for number in range(len(self._settings.views)):
-                self._change(columns, number, Draw(key, np.array([lane])))
+                self._change(columns, number, Draw(key, np.array([lane])), [row.position])
             made = {name: [view[0] for view in views] for name, views in columns.items()}
         if output == "tensor":
             return made

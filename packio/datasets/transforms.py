@@ -12,7 +12,7 @@ import torch
 
 from packio.batches.boxes import LABELS
 from packio.batches.samples import BOXES
-from packio.errors import TransformError
+from packio.errors import OptionError, TransformError
 from packio.images.tensors import ensure_contiguous
 from packio.sample.fields import PIXELS
 from packio.sample.record import IMAGE, MASK
@@ -174,14 +174,20 @@ def _explanation(transform: Any, image: Any, error: Exception) -> str:
     what = f"{type(image).__name__}" + (f" of shape {tuple(shape)}" if shape else "")
     hint = ""
     said = str(error)
-    if isinstance(image, torch.Tensor) and "float tensor" in said:
+    name, is_tensor = _name(transform), isinstance(image, torch.Tensor)
+    if isinstance(transform, type):
+        hint = f"; it is a class: write {name}()"
+    elif hasattr(image, "getbands") and ("Tensor Image" in said or "support PIL" in said):
+        hint = "; it takes tensors: put it behind ToTensor()"
+    elif is_tensor and "float tensor" in said:
         hint = "; packio.Normalize(mean, std) takes bytes; before torchvision's put ToTensor"
-    elif isinstance(image, torch.Tensor) and ("uint8" in said or image.is_floating_point()):
+    elif is_tensor and image.is_floating_point() and "PIL Image" in said:
+        hint = "; it takes Pillow's image, and gets floats: leave it out, or put it before ToTensor"
+    elif is_tensor and image.is_floating_point():
         hint = "; colours are changed before Normalize and ToTensor make floats"
-    elif isinstance(image, torch.Tensor):
+    elif is_tensor and not isinstance(error, OptionError):
         hint = (
             "; if it wants a Pillow image, as torchvision's ToTensor does, make the dataset with "
             "output='pil'; if it wants an array, as albumentations does, with output='numpy'"
         )
-    name = _name(transform)
     return f"the transform {name} failed on a {what}: {type(error).__name__}: {error}{hint}"

@@ -46,34 +46,32 @@ class Pipeline(NamedTuple):
         return bool(self.rest) and isinstance(self.rest[0], ToPillow)
 
     def operate(
-        self, images: Any, draw: Draw, view: int, threads: Threads | None = None
-    ) -> list[list[bytes]]:
+        self, images: Any, draw: Draw, view: int, threads: Threads | None = None,
+        where: Callable[[int], str] = "image {}".format,
+    ) -> list[list[bytes]]:  # fmt: skip
         """Run the transforms on the images of a view, in place: (N, C, H, W) uint8, or a list.
 
-        Returns what was done to each image.
+        Returns what was done to each image. An error begins with ``where`` of its image.
         """
         if not self.transforms or not len(images):
             return []
-        each = _numbers(self.transforms, _OPERATIONS, draw, view)
-        if isinstance(images, torch.Tensor):
-            self._check(images)
-            shape = images.shape[1:]
-            programs = [plan(self.transforms, u, *shape) for u in each]
+        programs, is_batch = list[list[bytes]](), isinstance(images, torch.Tensor)
+        for slot, u in enumerate(_numbers(self.transforms, _OPERATIONS, draw, view)):
+            image = images if is_batch else images[slot]  # those of a batch are alike
+            try:
+                if image is not None and (slot == 0 or not is_batch):
+                    program.check_images(image, f"transform={self.transforms[0]}")
+                shape = () if image is None else image.shape[-3:]
+                programs.append(plan(self.transforms, u, *shape) if shape else [])
+            except (OptionError, TransformError) as error:
+                raise TransformError(f"{where(slot)}: {error}") from error
+        if is_batch:
             program.run(images, programs, threads)
             return programs
-        programs = []
-        for image, u in zip(images, each, strict=True):
-            programs.append([] if image is None else plan(self.transforms, u, *image.shape))
+        for image, own in zip(images, programs, strict=True):
             if image is not None:
-                self._check(image)
-                program.run(image[None], programs[-1:])
+                program.run(image[None], [own])
         return programs
-
-    def _check(self, images: torch.Tensor) -> None:
-        try:
-            program.check_images(images, f"transform={self.transforms[0]}")
-        except OptionError as error:
-            raise TransformError(str(error)) from None
 
     def erase(self, images: Any, draw: Draw, view: int) -> None:
         """Erase boxes of the images of a view, in place."""

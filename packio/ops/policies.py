@@ -169,8 +169,10 @@ class RandAugment(_Policy):
         are_whole = is_whole(self.magnitude) and is_whole(self.num_ops)
         is_known = are_whole and self.magnitude in range(self.num_magnitude_bins)
         if not is_known or self.num_ops not in range(33):
+            is_timms = isinstance(self.num_ops, str)
             raise OptionError(
                 f"{self}: expected a magnitude below the bins, and 0 to 32 operations"
+                + "; packio.TimmRandAugment takes strings of timm" * is_timms
             )
 
     @property

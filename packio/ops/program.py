@@ -69,8 +69,10 @@ def check_images(images: torch.Tensor, what: str) -> None:
     said = f"{what}: {tuple(images.shape)} {images.dtype} on {images.device}"
     is_image = images.ndim in (3, 4) and images.shape[-3] in (1, 3)
     if images.dtype != torch.uint8 or images.device.type != "cpu" or not is_image:
+        has_alpha = images.ndim in (3, 4) and images.shape[-3] in (2, 4)
         raise OptionError(
             f"{said}; expected (C, H, W) or (N, C, H, W) uint8 on the processor, C 1 or 3"
+            + "; a dataset with mode='RGB' decodes without alpha" * has_alpha
         )
 
 

@@ -34,6 +34,7 @@ _TIMMS = ("MaybeToTensor", "MaybePILToTensor", "RandomResizedCropAndInterpolatio
 _BOTH = ("RandAugment", "RandomErasing")
 _TO_FLOATS = ("ToTensor", "MaybeToTensor")
 _TO_BYTES = ("PILToTensor", "MaybePILToTensor", "ToImage")
+FOREIGN = "torchvision.transforms.", "timm.data."  # modules
 
 
 class Steps(list[Any]):
@@ -42,6 +43,9 @@ class Steps(list[Any]):
     What stands behind its ToTensor gets tensors. As a list of torchvision's steps it would seem to
     get Pillow's image.
     """
+
+    def __repr__(self) -> str:
+        return f"[{', '.join(map(_name, self))}]"
 
 
 class Reading(NamedTuple):
@@ -64,7 +68,7 @@ def read(transform: Any, *, frames: bool = True) -> Reading | None:
     """
     if isinstance(transform, Steps):
         return None
-    steps = list(_flatten(transform))
+    steps = list(flatten(transform))
     is_list = isinstance(transform, (list, tuple)) and all(map(_is_foreign, transform))
     if not (is_list or _is_compose(transform)) or not any(map(_takes_pillow, steps)):
         return None
@@ -82,7 +86,7 @@ def read(transform: Any, *, frames: bool = True) -> Reading | None:
 
 def lacks_tensors(transform: Any) -> bool:
     """Whether it is a Compose that packio would read if it made a tensor of Pillow's image."""
-    return _is(transform, "Compose") and not any(map(_takes_pillow, _flatten(transform)))
+    return _is(transform, "Compose") and not any(map(_takes_pillow, flatten(transform)))
 
 
 def crops_first(transform: Any) -> bool:
@@ -102,12 +106,12 @@ class ToPillow:
         return "ToPillow()"
 
 
-def _flatten(transform: Any) -> Iterator[Any]:
+def flatten(transform: Any) -> Iterator[Any]:
     """The steps of a Compose or a list, and of those in it."""
     is_plain = type(transform) is torch.nn.Sequential and not _is_changed(transform)
     if isinstance(transform, (list, tuple)) or is_plain or _is(transform, "Compose"):
         for step in getattr(transform, "transforms", transform):
-            yield from _flatten(step)
+            yield from flatten(step)
     else:
         yield transform
 
@@ -134,7 +138,7 @@ def _is_changed(step: Any) -> bool:
 
 def _is_foreign(step: Any) -> bool:
     """Whether a step is torchvision's or timm's: a list of such ones is meant as a Compose."""
-    return type(step).__module__.startswith(("torchvision.transforms.", "timm.data."))
+    return type(step).__module__.startswith(FOREIGN)
 
 
 def _makes_tensors(step: Any) -> bool:
@@ -155,8 +159,14 @@ def _is_compose(step: Any) -> bool:
 
 def _names(step: Any) -> set[str]:
     """Names of the classes of torchvision and timm that a step is of."""
-    modules = "torchvision.transforms.", "timm.data."
-    return {c.__name__ for c in type(step).__mro__ if c.__module__.startswith(modules)}
+    return {c.__name__ for c in type(step).__mro__ if c.__module__.startswith(FOREIGN)}
+
+
+def _name(step: Any) -> str:
+    """What a step that was read is called: floats of 0..1 by the step that made them."""
+    if type(step) is not Normalize or not step.only_scales:
+        return repr(step)
+    return "ToDtype(torch.float32, scale=True)" if step.scales_by_product else "ToTensor()"
 
 
 def _read_frame(steps: list[Any], options: dict[str, Any]) -> None:

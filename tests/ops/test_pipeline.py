@@ -199,8 +199,30 @@ def test_a_transform_that_is_set_later_counts(pack: Path) -> None:
 
 def test_four_channels_are_refused_by_name(pack: Path) -> None:
     ds = packio.LmdbDataset(pack, mode="RGB_ALPHA", transform=packio.RandAugment(), seed=0)
-    with pytest.raises(TransformError, match=r"RandAugment.*expected .*C 1 or 3"):
+    with pytest.raises(TransformError, match=r"RandAugment.*expected .*C 1 or 3; .*mode='RGB'"):
         ds.gather([0])
+
+
+@pytest.mark.parametrize(
+    "transform", [packio.RandomPerspective(0.5, 1.0), packio.GaussianBlur(5)], ids=["warp", "blur"]
+)
+def test_an_image_that_cannot_be_changed_is_named(transform: Any, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for number, height in enumerate((20, 1)):
+        Image.new("RGB", (20, height)).save(tmp_path / "a" / f"{number}.png")
+    ds = packio.FolderDataset(tmp_path, transform=transform)
+    for make in (lambda: ds[1], lambda: ds.gather([0, 1]), lambda: list(packio.Loader(ds, 2))):
+        with pytest.raises(TransformError, match=r"sample 1 \('a/1\.png'\): "):
+            make()
+
+
+def test_erasing_before_normalize_erases_pixels(pack: Path) -> None:
+    normalize, plain = packio.Normalize(MEAN, STD), packio.LmdbDataset(pack)
+    erasing = packio.RandomErasing(1.0, (0.5, 0.5), (1.0, 1.0), value=255)
+    image = packio.LmdbDataset(pack, transform=[erasing, normalize])[0][0]
+    is_white = (image == normalize(torch.full((3, 1, 1), 255, dtype=torch.uint8))).all(0)
+    assert 0.4 < is_white.double().mean() < 0.6
+    assert torch.equal(image[:, ~is_white], normalize(plain[0][0])[:, ~is_white])
 
 
 @pytest.mark.parametrize("transform", [3, [packio.RandAugment(), 3], [[3]]])

@@ -171,3 +171,9 @@ def test_timms_magnitudes_are_normal_or_uniform() -> None:
 def test_what_cannot_be_meant_is_refused(make: Any) -> None:
     with pytest.raises(OptionError):
         make()
+
+
+def test_a_string_of_timm_goes_to_its_own_class() -> None:
+    given: Any = "rand-m9"
+    with pytest.raises(OptionError, match=r"packio\.TimmRandAugment takes strings of timm"):
+        packio.RandAugment(given)

@@ -260,7 +260,10 @@ def test_explain_calls_functions_with_what_they_get(output: str, folder: Path) -
     assert "called by image" in text
     kinds = {"pil": Image.Image, "numpy": np.ndarray, "tensor": torch.Tensor}
     assert all(isinstance(image, kinds[output]) for image in seen)
-    assert len(ds.explain(0).splitlines()) == len(text.splitlines())
+    odd: list[Any] = [0, -1, 2.5, "3", True, None]
+    for samples in odd:
+        with pytest.raises(OptionError, match=r"samples=.*expected a number of 1 or more"):
+            ds.explain(samples)
 
 
 @pytest.mark.parametrize(
@@ -279,6 +282,52 @@ def test_explain_calls_functions_with_what_they_get(output: str, folder: Path) -
 def test_messages_say_where_a_thing_goes(options: Any, said: str, folder: Path) -> None:
     with pytest.raises(OptionError, match=said):
         packio.FolderDataset(folder, **options)
+
+
+@pytest.mark.parametrize("name", ["ToTensor", "ColorJitter"])
+def test_a_class_in_a_compose_is_told_of(name: str, folder: Path) -> None:
+    t = import_torchvision().transforms
+    for steps in ([getattr(t, name), t.PILToTensor()], [t.CenterCrop(8), getattr(t, name)]):
+        with pytest.raises(OptionError, match=rf"transform={name}: a class; write {name}\(\)"):
+            packio.FolderDataset(folder, transform=t.Compose(steps))
+
+
+def test_steps_at_a_wrong_place_are_told_where_they_go(folder: Path) -> None:
+    class Own:
+        pass
+
+    t = import_torchvision().transforms
+    floats = [t.ToTensor(), t.Normalize(MEAN, STD)]
+    for steps, said in (
+        ([*floats, t.ToTensor()], "gets floats: leave it out, or put it before ToTensor"),
+        (floats[::-1], r"Normalize failed .* put it behind ToTensor\(\)"),
+        ([Own, *floats], r"Own failed .* it is a class: write .*Own\(\)"),
+    ):
+        ds = packio.FolderDataset(folder, transform=t.Compose([t.CenterCrop(8), *steps]))
+        with pytest.raises(TransformError, match=said):
+            ds[0]
+
+
+def test_a_description_names_what_makes_floats(folder: Path) -> None:
+    transforms = import_torchvision().transforms
+    v1, v2 = transforms, transforms.v2
+    ds = packio.FolderDataset(folder, transform=v1.Compose([v1.CenterCrop(8), v1.ToTensor()]))
+    assert "transform=[ToTensor()]" in repr(ds)
+    scaled = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+    ds = packio.FolderDataset(folder, transform=scaled)
+    assert "transform=[ToDtype(torch.float32, scale=True)]" in repr(ds)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_datasets_dtype_is_as_to_dtype(dtype: torch.dtype, folder: Path) -> None:
+    v2 = import_torchvision().transforms.v2
+    steps = [v2.CenterCrop(64), v2.ToImage()]
+    wanted = v2.Compose([*steps, v2.ToDtype(dtype, scale=True)])
+    ours = v2.Compose([*steps, v2.ToDtype(torch.float32, scale=True)])
+    ds = packio.FolderDataset(folder, transform=ours, dtype=dtype)
+    for i in (0, 4):
+        with Image.open(folder / ds.samples[i][0]) as image:
+            assert torch.equal(ds[i][0], wanted(image.convert("RGB")).as_subclass(torch.Tensor))
 
 
 def _check_as_torchvision(folder: Path, compose: Any, *, is_float: bool = True) -> Any:

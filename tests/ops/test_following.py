@@ -14,6 +14,7 @@ from skimage import data
 from vision import import_torchvision
 
 import packio
+from packio.ops import following
 
 pytestmark = native_core.needed
 photographs: Any = data  # it has no types
@@ -126,23 +127,30 @@ def test_they_follow_what_is_drawn(pack: Path) -> None:
     assert moved > 20
 
 
-def test_of_an_image_that_becomes_a_line_no_box_is_left(tmp_path: Path) -> None:
+def test_of_an_image_that_becomes_a_line_no_box_is_left() -> None:
+    a_line = ("affine", [1.0, 0, 0, 1, 0, 0])  # all of the output comes from the diagonal
+    boxes, kept = following._move_boxes(np.array([[0, 0, 3, 3]], np.float32), [a_line], 3, 3)
+    assert boxes.shape == (0, 4)
+    assert not kept.any()
+
+
+def test_of_an_image_that_becomes_a_point_no_box_is_left(tmp_path: Path) -> None:
     image = tmp_path / "image.png"
     Image.new("RGB", (3, 3)).save(image)
     samples = [
         packio.Sample(
             i, f"{i}", image.read_bytes(), "png", 0, 3, 3,
             boxes=np.array([[0, 0, 3, 3]], np.float32), box_labels=np.array([1]),
-        ) for i in range(100)
+        ) for i in range(2)
     ]  # fmt: skip
     out = packio.pack(samples, tmp_path / "pack.lmdb").out
-    ds = packio.LmdbDataset(
-        out, fields=("boxes", "box_labels", "image"), seed=1,
-        transform=packio.RandomPerspective(1.0, 1.0),
-    )  # fmt: skip
-    boxes, labels, _ = ds.gather(range(100))
-    assert [len(own) for own in boxes] == [len(own) for own in labels]
-    assert {len(own) for own in boxes} == {0, 1}
+    for scale, left in ((1e-9, 0), (1e-3, 1)):
+        ds = packio.LmdbDataset(
+            out, fields=("boxes", "box_labels", "image"),
+            transform=packio.RandomAffine(0, scale=(scale, scale)),
+        )  # fmt: skip
+        boxes, labels, _ = ds.gather(range(2))
+        assert [len(own) for own in boxes] == [len(own) for own in labels] == [left] * 2
 
 
 def test_nobody_is_warned_of_what_follows(pack: Path, recwarn: pytest.WarningsRecorder) -> None:

@@ -128,7 +128,7 @@ def test_they_follow_what_is_drawn(pack: Path) -> None:
 
 
 def test_of_an_image_that_becomes_a_line_no_box_is_left() -> None:
-    a_line = ("affine", [1.0, 0, 0, 1, 0, 0])  # all of the output comes from the diagonal
+    a_line = ("affine", (1.0, 0, 0, 1, 0, 0))  # all of the output comes from the diagonal
     boxes, kept = following._move_boxes(np.array([[0, 0, 3, 3]], np.float32), [a_line], 3, 3)
     assert boxes.shape == (0, 4)
     assert not kept.any()

@@ -49,7 +49,8 @@ def make(
         # which are decoded once for all views, as `packio.images.regions` chooses for a sample
         wanted &= (requests["scale"] == requests["scale"][:, :1]).all(1)
         is_less = regions.is_less_at_once(framing.needs)
-        samples["is_once"] = (samples["points_size"] == 0) | is_less
+        is_cuttable = (samples["points_size"] > 0) | (samples["layout"] == native.LAYOUTS["dct"])
+        samples["is_once"] = ~is_cuttable | is_less
     errors: dict[int, Exception] = {}
     work = partial(_work, make_one, errors)
     share = partial(native.Slices, samples, requests, points=b"".join(points), paths=paths)
@@ -153,5 +154,6 @@ def _requests(framing: Framing, batches: Sequence[torch.Tensor], layout: np.ndar
         own["flips"] = np.where(need.hflip, 1, 0) + np.where(need.vflip, 2, 0)
         own["method"] = native.method(need.how)
         own["level"] = 1
-        own["scale"] = np.where(layout == 0, regions.scale_of(need), 1)
+        is_jpeg = (layout == native.LAYOUTS["jpeg"]) | (layout == native.LAYOUTS["dct"])
+        own["scale"] = np.where(is_jpeg, regions.scale_of(need), 1)
     return requests

@@ -94,7 +94,7 @@ def show_dry_run(found: DryRun, *, as_json: bool) -> None:
         _print_levels(found.levels, found.looked_at)
     if found.advice:
         say(f"measured on {pluralize(found.looked_at, 'image')}, drawn at random:")
-        say(f"  {'options':<40} {'size':>12} {'decodes':>13} {'to encode':>11}")
+        say(f"  {'options':<40} {'size':>12} {'crops':>13} {'to encode':>11}")
         for advice in found.advice:
             options = " ".join(f"--{name} {value}" for name, value in advice.options.items())
             seconds = advice.pack_seconds
@@ -102,7 +102,9 @@ def show_dry_run(found: DryRun, *, as_json: bool) -> None:
             refused = f"  ({advice.refused} refused)" if advice.refused else ""
             say(f"  {options:<40} {advice.bytes / 1e6:>9,.1f} MB "
                 f"{advice.images_per_second:>7,.0f} img/s {time:>11}{refused}")  # fmt: skip
-        say("img/s and time are those of one core; nothing was written")
+        say(
+            "img/s (random crops of 224 pixels) and time are those of one core; nothing was written"
+        )
 
 
 def _print_levels(found: LevelsAdvice, looked_at: int) -> None:

@@ -29,6 +29,7 @@ from typing import Any
 
 from packio import registry
 from packio.errors import KeyNotFoundError, OptionError
+from packio.images.dct import as_file
 from packio.packs import opening
 from packio.packs.opening import Pack
 
@@ -79,7 +80,7 @@ class PackioBackend(_base()):  # type: ignore[misc]  # mmengine may be absent
             ReadError: the file cannot be read.
         """
         pack, key = self._place(filepath)
-        return pack.read(pack.row(pack.find(key)))
+        return as_file(pack.read(pack.row(pack.find(key))))
 
     def get_text(self, filepath: _PathLike, encoding: str = "utf-8") -> str:
         """Read a file as text; see `get`."""

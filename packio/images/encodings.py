@@ -25,6 +25,7 @@ import zlib
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from packio.errors import DecodeError, Decoding, LimitError
+from packio.images import dct
 from packio.sample.record import Facts
 from packio.system.locks import block_forks
 
@@ -33,9 +34,10 @@ if TYPE_CHECKING:
 
 CODES = {
     "unknown": 0, "jpeg": 1, "png": 2, "webp": 3, "bmp": 4, "gif": 5, "tiff": 6, "pnm": 7, "jp2": 8,
-    "avif": 9, "raw_hwc_bgr": 252, "raw_bgr": 253, "raw_hwc": 254, "raw": 255,
+    "avif": 9, "dct": 10, "raw_hwc_bgr": 252, "raw_bgr": 253, "raw_hwc": 254, "raw": 255,
 }  # fmt: skip
 # Raw pixels, row by row: encoding → (in planes (C, H, W)?, in the order B, G, R?)
+JPEGS = frozenset({"jpeg", "dct"})  # files, and those whose coefficients are open
 RAW = {
     "raw": (True, False),  # what packio writes
     "raw_hwc": (False, False),
@@ -44,7 +46,7 @@ RAW = {
 }
 SUFFIXES = {  # ending of a file that packio writes
     "jpeg": ".jpg", "png": ".png", "webp": ".webp", "bmp": ".bmp", "gif": ".gif", "tiff": ".tif",
-    "pnm": ".ppm", "jp2": ".jp2", "avif": ".avif",
+    "pnm": ".ppm", "jp2": ".jp2", "avif": ".avif", "dct": ".dct",
 }  # fmt: skip
 # Endings of the files that count as images in a folder; torchvision 0.28:
 # ``torchvision.datasets.folder.IMG_EXTENSIONS``.
@@ -52,7 +54,7 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tif
 JPEG_MAGIC, PNG_MAGIC = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 _MAGICS = (
     JPEG_MAGIC, PNG_MAGIC, b"GIF8", b"BM", b"II*\0", b"MM\0*", b"\0\0\0\x0cjP  ",
-    b"\xff\x4f\xff\x51", b"P5", b"P6",
+    b"\xff\x4f\xff\x51", b"P5", b"P6", dct.MAGIC,
 )  # fmt: skip
 NAMES = {code: name for name, code in CODES.items()}
 DTYPES = ("uint8", "uint16", "float32")  # position = code in the index
@@ -151,6 +153,9 @@ def read_facts(data: bytes) -> Facts:
     """
     if not data:
         raise DecodeError("empty: 0 bytes, expected an image")
+    if data.startswith(dct.MAGIC):
+        facts = _jpeg_facts(dct.header_of(data)) or _pillow_facts(data)
+        return facts._replace(encoding="dct")
     return _jpeg_facts(data) or _png_facts(data) or _pillow_facts(data)
 
 
@@ -198,6 +203,7 @@ def open_image(data: bytes, where: str = "") -> ImageFile.ImageFile:
     """Open an image with Pillow and its plugins; ``where`` begins an error, as "mask: "."""
     from PIL import Image, UnidentifiedImageError
 
+    data = dct.as_file(data)
     try:
         return Image.open(io.BytesIO(data))
     except UnidentifiedImageError:

@@ -21,7 +21,7 @@ import numpy as np
 from packio.errors import DecodeError
 from packio.images import frames, native
 from packio.images.decoders import Decoder
-from packio.images.encodings import PixelInfo
+from packio.images.encodings import JPEGS, PixelInfo
 from packio.images.frames import SPARE, Box, Condition, Frame, Integer, Placement, Real
 from packio.images.pixels import render as draw
 
@@ -103,7 +103,7 @@ def _make_by_core(
         if made[view] is None:
             channels = stored.channels if decoder.mode == "GRAY" else 3
             made[view] = np.empty((channels, *frame[8:10]), np.uint8)
-        scale = scale_of(need) if stored.encoding == "jpeg" else 1
+        scale = scale_of(need) if stored.encoding in JPEGS else 1
         requests += [native.request(
             height, width, box, frame, made[view], orientation, hflip, vflip, how, scale, level
         )]  # fmt: skip
@@ -115,7 +115,7 @@ def _make_by_core(
         return []
     left = []
     # a level has restart markers: a part of it can be decoded as one behind a seek point can
-    groups = _grouped(needs, is_cuttable=bool(points) or level > 1)
+    groups = _grouped(needs, is_cuttable=bool(points) or level > 1 or stored.encoding == "dct")
     while groups:
         views = groups.pop()
         joined = b"".join(map(requests.__getitem__, views))
@@ -164,7 +164,7 @@ def decode(decoder: Decoder, data: bytes, stored: PixelInfo, needs: Sequence[Nee
     """Decode an image once for some outputs by a library; smaller for a lone output only."""
     scale, (need, *others) = 1, needs
     if need.fast:
-        scale = 1 if others or stored.encoding != "jpeg" else scale_of(need)
+        scale = scale_of(need) if stored.encoding in JPEGS and not others else 1
         pixels, scale = decoder.fast(data, stored, scale)
     else:
         pixels = decoder(data, stored)

@@ -30,6 +30,7 @@ from packio.errors import (
     OutputExistsError,
 )
 from packio.images import encodings
+from packio.images.dct import as_file
 from packio.inspecting import annotations as annotation_files
 from packio.packs import opening
 from packio.sample import levels
@@ -158,6 +159,7 @@ class _Extraction:
             data = self._pack.read_field(name, row)
             if data is None:
                 continue
+            data = as_file(data)
             paths[row] = tree.write(data, *self._names(name, row))
             self._written[name] += 1
             self._bytes += len(data)
@@ -171,7 +173,8 @@ class _Extraction:
             return [key]
         ending = _ENDINGS.get(kind, ".bin")
         if kind in PIXELS:
-            ending = encodings.SUFFIXES.get(self._pack.facts(field, row).encoding, ".bin")
+            encoding = self._pack.facts(field, row).encoding
+            ending = encodings.SUFFIXES.get("jpeg" if encoding == "dct" else encoding, ".bin")
         return [stem + os.fsencode(f".{field}{ending}") for stem in (os.path.splitext(key)[0], key)]
 
     def report(self) -> ExtractReport:

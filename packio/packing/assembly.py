@@ -112,6 +112,8 @@ _TOLD = {  # what is counted while samples are read → the line about it
     "lossy_masks": "masks are JPEGs, which cannot hold exact class ids: kept; save masks as PNG",
     "damaged_levels": "levels of the source are damaged; their images are kept, and the pack has "
     "these levels only where they were made anew from their images",
+    "not_open": "images stay as they are: no JPEGs, or JPEGs whose coefficients cannot be stored "
+    "open and written back byte for byte, as progressive ones",
     "undecided": "images are turned by Exif, and no size tells whether their boxes and masks are "
     "turned, too: taken as upright; --boxes-frame upright or stored says it for all",
     "other_pixels": "samples keep boxes or shapes in their metadata in pixels of their images "

@@ -19,7 +19,10 @@ import numpy as np
 
 from packio import registry
 from packio.errors import DecodeError, OutputError
+from packio.images import native, regions
 from packio.images.decoders import Decoder
+from packio.images.frames import Placement
+from packio.images.geometry import RandomResizedCrop
 from packio.index.indexfile import canonical_json
 from packio.packing.images.encode import Encoding
 from packio.packing.run.reading import ReadSample, Treatment, read_one
@@ -213,9 +216,10 @@ def count_workers(plan: Plan, wanted: int | None) -> int:
 
 
 _SAMPLE = 64  # images that are looked at
-_ROUNDS = 3  # in which all of them are decoded; the fastest round counts
+_ROUNDS = 3  # in which a crop of each is made; the fastest round counts
 CANDIDATES = (
     Encoding(),
+    Encoding(encode="dct"),
     Encoding(encode="jpeg", resize="short=512"),
     Encoding(encode="jpeg", resize="short=384"),
     Encoding(encode="jpeg", resize="short=256"),
@@ -229,7 +233,7 @@ class Advice(NamedTuple):
 
     options: dict[str, object]  # of the encoding
     bytes: int  # of all images
-    images_per_second: float  # whole images that one core decodes
+    images_per_second: float  # crops that one core makes: random ones of 224 pixels
     pack_seconds: float  # that one core needs to encode all images
     refused: int  # of the images looked at: they cannot be encoded so
 
@@ -284,7 +288,11 @@ def dry_run(plan: Plan) -> DryRun:
         labels=kind_of_labels, shards=len(plan.shards), source_bytes=plan.total_bytes,
         problems=tuple((os.fsdecode(key), text) for key, text in problems),
         warnings=tuple(listing.warnings), looked_at=len(reads),
-        advice=tuple(_advice(plain, c, listing.sizes) for c in CANDIDATES) if plain else (),
+        advice=tuple(
+            _advice(plain, Treatment(candidate), listing.sizes)
+            for candidate in CANDIDATES
+            if plain and (candidate.encode != "dct" or not native.why_not())
+        ),
         levels=_levels_advice(reads, treatment, len(listing.keys)),
     )  # fmt: skip
 
@@ -306,14 +314,14 @@ def _levels_advice(
     )  # fmt: skip
 
 
-def _advice(reads: Sequence[ReadSample], encoding: Encoding, sizes: Sequence[int]) -> Advice:
+def _advice(reads: Sequence[ReadSample], treatment: Treatment, sizes: Sequence[int]) -> Advice:
     images = len(sizes)
     encoded: list[Field] = []
     as_listed = min(sizes) >= 0  # whether all images stay as large as the source says
     began = time.perf_counter()
     for r in reads:
         try:
-            encoded.append(encoding(r.record).image)
+            encoded.append(treatment(r.record).image)
         except DecodeError:
             continue
         as_listed &= len(encoded[-1].data) == sizes[r.position]
@@ -321,19 +329,26 @@ def _advice(reads: Sequence[ReadSample], encoding: Encoding, sizes: Sequence[int
     mean = statistics.fmean(len(image.data) for image in encoded) if encoded else 0.0
     total = sum(sizes) if as_listed else round(mean * images)
     return Advice(
-        encoding.as_options(), total, _decoded_per_second(encoded),
+        treatment.encoding.as_options(), total, _crops_per_second(encoded),
         seconds / max(len(reads), 1) * images, len(reads) - len(encoded),
     )  # fmt: skip
 
 
-def _decoded_per_second(encoded: Sequence[Field]) -> float:
-    decoder, best = Decoder(), 0.0
-    for _ in range(_ROUNDS):
+def _crops_per_second(encoded: Sequence[Field]) -> float:
+    decoder, crop, best = Decoder(), RandomResizedCrop(224), 0.0
+    for seed in range(_ROUNDS):
+        numbers = np.random.default_rng(seed).random((len(encoded), crop.draws)).tolist()
         good, began = 0, time.perf_counter()
-        for image in encoded:
-            assert image.facts is not None  # noqa: S101 (it has been encoded)
+        for image, u in zip(encoded, numbers, strict=True):
+            stored = image.facts
+            assert stored is not None  # noqa: S101 (it has been encoded)
+            frame = crop.frame(stored.height, stored.width, u)
+            how = crop.interpolation
+            need = regions.compute_need(
+                Placement(frame), stored.height, stored.width, how, fast=False
+            )
             with suppress(DecodeError):
-                decoder(image.data, image.facts)
+                regions.make(decoder, image.data, stored, [need], [None], image.points)
                 good += 1
         best = max(best, good / max(time.perf_counter() - began, 1e-9))
     return best

@@ -43,7 +43,7 @@ ENDINGS = {"array": "npy", "text": "txt", "bytes": "bin"}  # kind of a field →
 
 _IMAGES = frozenset((
     "jpg", "jpeg", "jpe", "jfif", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "pgm", "pbm",
-    "pnm", "jp2", "j2k", "avif", "img",
+    "pnm", "jp2", "j2k", "avif", "dct", "img",
 ))  # fmt: skip
 _COMPANIONS = frozenset(("cls", "json", "txt", "npy"))
 _MAIN = ("image", "img", "rgb")  # the image of several that have longer suffixes

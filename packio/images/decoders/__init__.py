@@ -19,9 +19,10 @@ from packio.errors import (
     ModeError,
     OptionError,
 )
-from packio.images import encodings, native
+from packio.images import dct, encodings, native
 from packio.images.decoders import pillow
 from packio.images.encodings import DTYPES, RAW, PixelInfo
+from packio.sample.record import Facts
 from packio.system.locks import ForkSafeLock, block_forks
 
 if TYPE_CHECKING:
@@ -165,6 +166,7 @@ class Decoder:
             DecodeError: the image is damaged, has too many pixels (LimitError), or has pixels that
                 do not fit the mode (ModeError).
         """
+        data, stored = _as_jpeg(data, stored)
         plugin = self._fitting(stored)
         if plugin is not None and plugin is not pillow:
             pixels = self._tried(plugin.decode, data, self.mode)
@@ -202,6 +204,7 @@ class Decoder:
 
     def fast(self, data: bytes, stored: PixelInfo, scale: int) -> tuple[np.ndarray, int]:
         """Decode less exactly and smaller; the scale is 1 if the library cannot do that."""
+        data, stored = _as_jpeg(data, stored)
         if stored.encoding == "jpeg" and (scale == 1 or encodings.has_dct(data)):
             plugin = self._fitting(stored)
             if plugin is not None and plugin.decode_fast is not None:
@@ -281,6 +284,14 @@ class Decoder:
     def _count_fallback(self) -> None:
         with self._lock:
             self.fallbacks += 1
+
+
+def _as_jpeg(data: bytes, stored: PixelInfo) -> tuple[bytes, PixelInfo]:
+    """An image as the libraries decode it: of open coefficients, their JPEG."""
+    if stored.encoding != "dct":
+        return data, stored
+    facts = Facts("jpeg", stored.height, stored.width, stored.channels, stored.dtype)
+    return dct.as_file(data), facts
 
 
 @functools.cache  # what is installed: the same in every process

@@ -21,7 +21,7 @@ from packio.errors import MissingPackageError
 if TYPE_CHECKING:
     from packio.images.frames import Box, Frame
 
-_VERSION = 13  # of the functions below
+_VERSION = 14  # of the functions below
 _MADE = 0
 KIND, OUTPUT, LEVEL = 1, 4, 6
 # Why an image was declined, by status; the last one is no status of the core.
@@ -43,7 +43,14 @@ SAMPLE = np.dtype([
     ("crc32c", "u4"), ("path", "i4"), ("layout", "i4"), ("is_checked", "i2"), ("is_once", "i2"),
 ])  # fmt: skip
 IN_MEMORY = -2  # as the file of a sample: ``offset`` is the address of its bytes
-LAYOUTS = {"jpeg": 0, "raw": 1, "raw_hwc": 2, "raw_bgr": 5, "raw_hwc_bgr": 6}  # of encodings
+LAYOUTS = {
+    "jpeg": 0,
+    "raw": 1,
+    "raw_hwc": 2,
+    "raw_bgr": 5,
+    "raw_hwc_bgr": 6,
+    "dct": 8,
+}  # of encodings
 _BYTE = ctypes.c_char
 _PATH = pathlib.Path(__file__).with_name("_core.so")
 
@@ -101,6 +108,11 @@ def _library() -> ctypes.CDLL | str:
         ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_void_p,
     ]  # fmt: skip
     library.packio_operate.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Images), ctypes.c_int]
+    for write in (library.packio_write_open, library.packio_write_jpeg):
+        write.argtypes = [
+            ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64, ctypes.POINTER(ctypes.c_void_p),
+        ]  # fmt: skip
+        write.restype = ctypes.c_int64
     library.packio_choose(1)
     return library
 
@@ -136,6 +148,7 @@ class _Memory:
         self.make, self.find_points = library.packio_make, library.packio_find_points
         self.make_slice = library.packio_make_slice
         self.operate = library.packio_operate
+        self.write_open, self.write_jpeg = library.packio_write_open, library.packio_write_jpeg
         self._free = library.packio_free_scratch
         self.pointer = library.packio_new_scratch()
         if not self.pointer:
@@ -268,6 +281,22 @@ def seek_points(data: bytes) -> bytes:
     room = ctypes.create_string_buffer(len(data) // 64 + 4096)
     found: int = memory.find_points(memory.pointer, data, len(data), room, len(room))
     return room.raw[:found] if found > 0 else b""
+
+
+def open_jpeg(jpeg: bytes) -> bytes | None:
+    """A JPEG with its coefficients stored open (see ``open.c``); None if the core does not do it."""
+    return _written(_memories().own.write_open, jpeg)
+
+
+def close_jpeg(data: bytes) -> bytes | None:
+    """The JPEG of open coefficients; None if they are damaged."""
+    return _written(_memories().own.write_jpeg, data)
+
+
+def _written(write: Any, data: bytes) -> bytes | None:
+    made = ctypes.c_void_p()
+    size = write(_memories().own.pointer, data, len(data), ctypes.byref(made))
+    return ctypes.string_at(made.value, size) if size > 0 and made.value else None
 
 
 def unfilter(rows: bytes, shape: tuple[int, int, int]) -> np.ndarray | None:

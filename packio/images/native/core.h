@@ -7,6 +7,9 @@
    unusual or damaged it declines, and its caller decodes that image in another way. If asked, it
    decodes at 1/2, 1/4 or 1/8 of the size, less exactly.
 
+   open.c stores the coefficients of a JPEG open, and writes the JPEG again; kernels/expand.h decodes
+   such an image.
+
    Seek points and other restart intervals need no coefficients: steps.c and kernels/walk.h find
    where all blocks begin; points.c and recut.c write what is asked for.
 
@@ -130,8 +133,8 @@ typedef struct {
 enum { IN_MEMORY = -2 };
 
 /* What the bytes of an image are: a JPEG, or raw bytes of RGB or gray, plane by plane or pixel by
-   pixel; with BGR the last channel comes first. */
-enum Layout { JPEG = 0, PLANES = 1, PIXELS = 2, BGR = 4 };
+   pixel; with BGR the last channel comes first; or a JPEG whose coefficients are open: see open.c. */
+enum Layout { JPEG = 0, PLANES = 1, PIXELS = 2, BGR = 4, OPEN = 8 };
 
 /* A sample of a batch: where the bytes of its image are. `packio.images.native` has the same fields in
    the same order. */
@@ -279,6 +282,26 @@ typedef struct {
     int is_mean;
 } Axis;
 
+/* A JPEG whose coefficients are stored open: see open.c. */
+enum { A_PLACE = 16, MOST_READ = 152 };  /* blocks of a row; bytes that are read of a block */
+typedef struct {
+    int rows[3], columns[3];     /* of blocks, of each component */
+    const uint8_t *places[3];    /* where the values of every sixteenth block of a row begin */
+    const uint8_t *blocks[3];    /* what each block is: its DC, and the kinds of its groups */
+    const uint8_t *values;
+    size_t size;                 /* bytes of values */
+    const uint8_t *limit;        /* the last byte at which values of a block may begin */
+    const uint8_t *rest;         /* of the JPEG, behind its EOI */
+    size_t rest_size;
+} Open;
+
+/* Coefficients of all blocks of a JPEG, in code order, component by component. */
+typedef struct {
+    int16_t *of[3];
+    size_t columns[3];  /* blocks of a row */
+    uint64_t *masks;    /* of all blocks: which coefficients are not 0, but for the DC; if expanded */
+} Coefficients;
+
 /* What is needed of a JPEG, and where its samples go. */
 typedef struct {
     int top, left, bottom, right;              /* pixels that are needed, of the image as decoded */
@@ -289,12 +312,16 @@ typedef struct {
     uint8_t *plane[3];                         /* the first sample of block (y0, x0) */
     size_t stride[3];
     int layout;                                /* of raw pixels: all of them are in `plane` */
+    const Coefficients *kept;                  /* where coefficients go; no samples are made then */
 } Region;
 
 /* The kernels for a kind of processor. */
 typedef struct {
     int (*decode)(Scratch *, const Jpeg *, const Pair *, const Region *, const Task *, int count,
                   int in_turn);
+    int (*expand)(const Jpeg *, const Region *, const Open *);
+    const uint8_t *(*expand_block)(int16_t *to, unsigned kinds, const uint8_t *values, uint64_t *masks);
+    unsigned (*compact)(const int16_t *block, uint8_t *at, uint8_t **end);
     int (*walk)(Scratch *, const Pattern *, const uint8_t *clean, size_t begin, size_t end,
                 size_t blocks, Walked);
     uint32_t (*crc32c)(const uint8_t *at, size_t length);
@@ -330,6 +357,9 @@ EXPORTED int packio_make(Scratch *scratch, const Request *requests, int count, c
 /* Read a header. A status. */
 int packio_header(const uint8_t *data, size_t size, Jpeg *jpeg);
 
+/* Read what is in front of open coefficients, and the header behind them. A status. */
+int packio_open(const uint8_t *data, size_t size, Jpeg *jpeg, Open *open);
+
 /* The end of the segment whose bytes begin at `from`: the place of the next marker; 0: none. */
 size_t packio_next_marker(const uint8_t *data, size_t from, size_t size);
 
@@ -342,6 +372,18 @@ int packio_room(Scratch *scratch, size_t bytes, size_t blocks, size_t segments, 
    order is that of the JPEG, or minus a status. *in_turn: each task begins where another ends. */
 int packio_tasks(Scratch *scratch, const Jpeg *jpeg, const uint8_t *points, size_t points_size,
                  int r0, int r1, int c0, int c1, int *in_turn);
+
+INLINE uint32_t packio_number(const uint8_t *at) { /* little-endian */
+    return at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
+
+/* Where block i of an MCU is. */
+INLINE int16_t *packio_block(const Jpeg *jpeg, const Coefficients *all, int row, int column, int i) {
+    int c = jpeg->block_component[i];
+    size_t y = (size_t)(row * (c ? 1 : jpeg->down) + jpeg->block_y[i]);
+    size_t x = (size_t)(column * (c ? 1 : jpeg->across) + jpeg->block_x[i]);
+    return all->of[c] + 64 * (y * all->columns[c] + x);
+}
 
 /* The Huffman tables of each component. A status. */
 int packio_tables(Scratch *scratch, const Jpeg *jpeg, Pair pairs[3]);

@@ -184,13 +184,9 @@ static int rows_in_turn(const Jpeg *jpeg, Task *tasks, int *in_turn) {
     return jpeg->rows;
 }
 
-static uint32_t number(const uint8_t *at) {
-    return at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
-}
-
 /* Where a seek point is: a byte of the file, and a bit of it. */
 static size_t read_point(const Jpeg *jpeg, const uint8_t *point, int *bit, int16_t *dc) {
-    uint32_t place = number(point);
+    uint32_t place = packio_number(point);
     *bit = place & 7;
     for (int c = 0; c < 3; c++)
         dc[c] = (int16_t)(point[4 + 2 * c] | point[5 + 2 * c] << 8);

@@ -5,7 +5,7 @@
 EXPORTED int packio_version(void);
 EXPORTED int packio_choose(int avx2);
 
-enum { VERSION = 13 };
+enum { VERSION = 14 };
 enum { EXACT_SUMS = (1 << 24) / 255 };  /* pixels whose sum a float holds exactly */
 
 static const Kernels *kernels = &packio_portable;
@@ -228,13 +228,33 @@ static int make_raw(Scratch *scratch, const Request *requests, int count, const 
     return status;
 }
 
+/* Decode the blocks of a region. A status. */
+static int decode(Scratch *scratch, const Jpeg *jpeg, const Region *region, const uint8_t *points,
+                  size_t points_size) {
+    Pair pairs[3];
+    int r0 = 1 << 30, r1 = 0, c0 = 1 << 30, c1 = 0, in_turn;
+    int status = packio_tables(scratch, jpeg, pairs);
+    if (status) return status;
+    for (int c = 0; c < jpeg->components; c++) {
+        int high = c ? 1 : jpeg->down, broad = c ? 1 : jpeg->across;
+        r0 = at_most(r0, region->y0[c] / high);
+        r1 = at_least(r1, (region->y1[c] - 1) / high);
+        c0 = at_most(c0, region->x0[c] / broad);
+        c1 = at_least(c1, (region->x1[c] - 1) / broad);
+    }
+    int found = packio_tasks(scratch, jpeg, points, points_size, r0, r1, c0, c1, &in_turn);
+    if (found <= 0) return found ? -found : DAMAGED;
+    LAP(PLAN);
+    return kernels->decode(scratch, jpeg, pairs, region, scratch->tasks.memory, found, in_turn);
+}
+
 /* Make outputs of an image; a JPEG is decoded once, with seek points if points_size > 0. All
    requests are for the same image, scale and level. A status. */
 int packio_make(Scratch *scratch, const Request *requests, int count, const uint8_t *data,
                 int64_t size, const uint8_t *points, int64_t points_size, int layout) {
     Jpeg jpeg;
+    Open open;
     Region region;
-    Pair pairs[3];
     Plan plans[MOST_OUTPUTS];
     const Request *first = requests;
     START();
@@ -247,8 +267,10 @@ int packio_make(Scratch *scratch, const Request *requests, int count, const uint
         if (r->height != first->height || r->width != first->width) status = REQUEST;
         if (r->scale != first->scale || r->level != first->level) status = REQUEST;
     }
-    if (!status && layout) return make_raw(scratch, requests, count, data, size, layout);
-    if (!status) status = packio_header(data, (size_t)size, &jpeg);
+    if (!status && layout && layout != OPEN)
+        return make_raw(scratch, requests, count, data, size, layout);
+    if (!status && layout == OPEN) status = packio_open(data, (size_t)size, &jpeg, &open);
+    else if (!status) status = packio_header(data, (size_t)size, &jpeg);
     if (status) return status;
     if (jpeg.height != (first->height - 1) / first->level + 1) return SIZE;
     if (jpeg.width != (first->width - 1) / first->level + 1) return SIZE;
@@ -258,20 +280,9 @@ int packio_make(Scratch *scratch, const Request *requests, int count, const uint
 
     status = plan_outputs(scratch, &jpeg, requests, count, plans);
     if (!status) status = share(scratch, &jpeg, first->scale, plans, count, &region);
-    if (!status) status = packio_tables(scratch, &jpeg, pairs);
     if (status) return status;
-    int r0 = 1 << 30, r1 = 0, c0 = 1 << 30, c1 = 0, in_turn;
-    for (int c = 0; c < jpeg.components; c++) {
-        int high = c ? 1 : jpeg.down, broad = c ? 1 : jpeg.across;
-        r0 = at_most(r0, region.y0[c] / high);
-        r1 = at_least(r1, (region.y1[c] - 1) / high);
-        c0 = at_most(c0, region.x0[c] / broad);
-        c1 = at_least(c1, (region.x1[c] - 1) / broad);
-    }
-    int found = packio_tasks(scratch, &jpeg, points, (size_t)points_size, r0, r1, c0, c1, &in_turn);
-    if (found <= 0) return found ? -found : DAMAGED;
-    LAP(PLAN);
-    status = kernels->decode(scratch, &jpeg, pairs, &region, scratch->tasks.memory, found, in_turn);
+    status = layout == OPEN ? kernels->expand(&jpeg, &region, &open)
+                            : decode(scratch, &jpeg, &region, points, (size_t)points_size);
     for (int i = 0; i < count && !status; i++)
         status = kernels->render(scratch, &jpeg, &plans[i].region, requests + i, &plans[i].down,
                                  &plans[i].across);

@@ -7,25 +7,12 @@
    Source: ITU-T T.81 (1992), annexes B.1.1.5 (stuffing), F.1.2.1 (DC differences), F.2.2. */
 
 #include "core.h"
+#include "writer.h"
 
 enum { EOI = 0xD9, RST0 = 0xD0 };
 
 EXPORTED int64_t packio_recut(Scratch *scratch, const Recut *recut, const uint8_t *data, int64_t size,
                               uint8_t *out, int64_t room, int32_t *lengths, int32_t *used);
-
-/* What is written: whole bytes, then up to 7 bits, left-justified. */
-typedef struct {
-    uint8_t *at;
-    uint64_t held;
-    int count;
-} Writer;
-
-static uint64_t swapped(uint64_t word) {
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-    word = __builtin_bswap64(word);
-#endif
-    return word;
-}
 
 static uint64_t bits_from(const uint8_t *clean, uint64_t place) {
     uint64_t word;
@@ -33,36 +20,10 @@ static uint64_t bits_from(const uint8_t *clean, uint64_t place) {
     return swapped(word) << (place & 7);
 }
 
-/* Write up to 56 bits, behind which are zeros. */
-INLINE void put(Writer *w, uint64_t bits, int count) {
-    uint64_t word = w->held | bits >> w->count;
-    count += w->count;
-    if (LIKELY(!((~word - UINT64_C(0x0101010101010101)) & word & UINT64_C(0x8080808080808080)))) {
-        uint64_t bytes = swapped(word);
-        memcpy(w->at, &bytes, 8);
-        w->at += count >> 3;
-        w->held = word << (count & ~7);
-        w->count = count & 7;
-        return;
-    }
-    for (; count >= 8; count -= 8, word <<= 8) { /* an FF is among them, perhaps */
-        *w->at++ = (uint8_t)(word >> 56);
-        if (word >> 56 == 0xFF) *w->at++ = 0;
-    }
-    w->held = word;
-    w->count = count;
-}
-
 static void copy(Writer *w, const uint8_t *clean, uint64_t from, uint64_t to) {
     for (; from + 56 <= to; from += 56) put(w, bits_from(clean, from) & ~UINT64_C(0xFF), 56);
     int count = (int)(to - from);
     if (count) put(w, bits_from(clean, from) >> (64 - count) << (64 - count), count);
-}
-
-static void end_segment(Writer *w, int marker) {
-    if (w->count) put(w, ~UINT64_C(0) << (56 + w->count), 8 - w->count);
-    *w->at++ = 0xFF;
-    *w->at++ = (uint8_t)marker;
 }
 
 /* Write a DC difference. Whether there is a code for it. */

@@ -22,6 +22,7 @@ from PIL import Image, ImageDraw
 from packio.datasets.selection import iterate_selected
 from packio.errors import OptionError, PackioError
 from packio.images import encodings
+from packio.images.dct import as_file
 from packio.images.decoders import Decoder
 from packio.images.encodings import RAW, open_image
 from packio.inspecting import pages
@@ -43,10 +44,10 @@ _SHOWN_TEXT = 2000  # characters of a text or of metadata that are shown
 # Encodings that browsers show → their media types
 MEDIA = {
     "jpeg": "image/jpeg", "png": "image/png", "webp": "image/webp", "gif": "image/gif",
-    "bmp": "image/bmp", "avif": "image/avif",
+    "bmp": "image/bmp", "avif": "image/avif", "dct": "image/jpeg",
 }  # fmt: skip
 # Those of them that browsers turn as Exif says; Chromium turns no WebP, older ones no PNG
-_TURNED = ("jpeg", "avif")
+_TURNED = ("jpeg", "dct", "avif")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ def make_entry(
     boxes, _ = pack.boxes(index)
     thumbnail, error = _try(lambda: make_thumbnail(pack.read(row), size * _DENSITY, row, boxes))
     media = media_of(row)
-    data = _try(lambda: pack.read(row))[0] if original and media is not None else None
+    data = _try(lambda: as_file(pack.read(row)))[0] if original and media is not None else None
     label, split = pack.label(index), pack.split_of(index)
     classes = [] if label is None else [label]
     if isinstance(label, np.ndarray):

@@ -33,6 +33,7 @@ from packio.batches.samples import MadeSamples, replace
 from packio.datasets.shared_state import SeededMixin
 from packio.errors import DecodeError, OptionError
 from packio.images import encodings, regions
+from packio.images.dct import as_file
 from packio.images.encodings import PNG_MAGIC
 from packio.images.frames import orient
 from packio.images.geometry import Geometry
@@ -111,7 +112,7 @@ class Feeder(SeededMixin):
         self, pack: Pack, row: Row, place: Placement, settle: bool
     ) -> tuple[np.ndarray, tuple[int, ...]]:
         """Read one sample; return the bytes for DALI, and the place."""
-        data = pack.read(row)
+        data = as_file(pack.read(row))
         # DALI resizes whole frames
         wanted = regions.compute_need(place, row.height, row.width, "nearest", fast=False)
         frame = wanted.frame
@@ -140,7 +141,7 @@ def _is_plain(data: bytes, row: Row) -> bool:
         size = struct.pack(">II", row.width, row.height)
         is_whole = data[:8] == PNG_MAGIC and data[16:24] == size and b"IEND" in end
         return is_whole and row.orientation == 1
-    header = encodings.parse_jpeg(data) if row.encoding == "jpeg" else None
+    header = encodings.parse_jpeg(data) if row.encoding in encodings.JPEGS else None
     said: Any = (row.height, row.width, row.channels, 8, row.orientation)
     return b"\xff\xd9" in end and header is not None and said == (*header[:4], header.orientation)
 

@@ -16,6 +16,7 @@ import packio
 from packio import registry
 from packio.errors import DecodeError, MissingPackageError, OptionError, SourceError
 from packio.images import encodings
+from packio.images.dct import as_file
 from packio.sample.record import Facts
 
 _QUALITY = 95
@@ -80,9 +81,9 @@ def _read_pack(path: str, limit: int) -> Images:
     with packio.open(path) as pack:
         samples = [pack[i] for i in _spread(range(len(pack)), limit)]
     images = [
-        EncodedImage(s.data, Facts(s.encoding, s.height, s.width, s.channels, s.dtype))
+        EncodedImage(as_file(s.data), Facts(encoding, s.height, s.width, s.channels, s.dtype))
         for s in samples
-        if s.encoding != "raw"
+        if (encoding := "jpeg" if s.encoding == "dct" else s.encoding) != "raw"
     ]
     if not images:
         raise SourceError(f"{path}: holds raw pixels only; expected encoded images")

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from packio.errors import DecodeError, Decoding, OptionError, OutputError
-from packio.images import native
+from packio.images import dct, native
 from packio.images.decoders import MAX_PIXELS, Decoder
 from packio.images.encodings import RAW, check_class_ids, check_raw, read_facts
 from packio.packing.images.encode import Encoding
@@ -59,6 +59,8 @@ class Treatment:
     levels: Levels | None = None  # None: levels of an image that stays as it is stay, too
 
     def __post_init__(self) -> None:
+        if self.encoding.encode == "dct":
+            native.require("encode='dct'")
         if self.check not in CHECKS:
             raise OptionError(f"check={self.check!r}: expected one of {', '.join(CHECKS)}")
 
@@ -83,7 +85,11 @@ class Treatment:
         encoded = self.encoding(bare)
         if encoded.image is bare.image:
             encoded = record
-        return self._with_points(encoded if self.levels is None else self.levels(encoded))
+        made = encoded if self.levels is None else self.levels(encoded)
+        encode, was = self.encoding.encode, record.facts.encoding
+        if encode == "dct" or (encode == "keep" and was == "dct" and not native.why_not()):
+            made = _with_open_coefficients(made)
+        return self._with_points(made)
 
     def _with_points(self, record: Record[Field]) -> Record[Field]:
         image, facts, points = record.image, record.facts, b""
@@ -98,6 +104,14 @@ class Treatment:
         """Number of threads that keep one process busy. More threads only wait for the disk."""
         count = processors.usable()
         return count if self.decodes else min(16, 4 * count)
+
+
+def _with_open_coefficients(record: Record[Field]) -> Record[Field]:
+    image, facts = record.image, record.facts
+    data = dct.open_jpeg(image.data) if facts.encoding == "jpeg" and not facts.progressive else None
+    if data is None:
+        return record
+    return record.with_fields(image=Field(IMAGE, data, facts._replace(encoding="dct")))
 
 
 def _decode(name: str, field: Field) -> None:
@@ -195,6 +209,8 @@ def read_one(
         is_resized = image_sizes(facts)[1] != image_sizes(record.facts)[1]
         if is_resized and record.meta is meta and has_pixels(meta):
             counts["other_pixels"] = 1
+        if treatment.encoding.encode == "dct" and record.facts.encoding != "dct":
+            counts["not_open"] = 1
     except OSError as error:
         check_of_file(error, os.fsdecode(listing.keys[position]))
         problem = f"cannot be read: {error.strerror or error}"

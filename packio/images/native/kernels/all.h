@@ -6,6 +6,7 @@
 #include "scaled.h"
 #include "blocks.h"
 #include "entropy.h"
+#include "expand.h"
 #include "walk.h"
 #include "colour.h"
 #include "resize.h"
@@ -19,4 +20,4 @@
 #include "blur.h"
 #include "operate.h"
 
-const Kernels KERNELS = {decode, walk, crc32c, unstuff, render, operate};
+const Kernels KERNELS = {decode, expand, expand_whole, compact, walk, crc32c, unstuff, render, operate};

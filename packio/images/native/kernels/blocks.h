@@ -85,11 +85,30 @@ static void find_places(const Jpeg *jpeg, const Region *region, int row, int col
     }
 }
 
+/* Keep the blocks of some MCUs, and clear them, as put_blocks. */
+static int keep_blocks(const Jpeg *jpeg, const Region *region, int mcu, int count, int *predicted,
+                       int16_t *block) {
+    int row = mcu / jpeg->columns, column = mcu % jpeg->columns, bad = 0;
+    for (int m = 0; m < count; m++) {
+        for (int i = 0; i < jpeg->blocks; i++, block += STRIDE) {
+            int dc = predicted[jpeg->block_component[i]] += block[0];
+            bad |= dc > MOST_DC || dc < -MOST_DC - 1;
+            int16_t *to = packio_block(jpeg, region->kept, row, column, i);
+            memcpy(to, block, 64 * sizeof *block);
+            to[0] = (int16_t)dc;
+            clear(block);
+        }
+        if (++column == jpeg->columns) column = 0, row++;
+    }
+    return bad;
+}
+
 /* Put the needed blocks of some MCUs into their planes, and clear all of them.
 
    predicted: the DC coefficients before the first MCU; afterwards, those of the last MCU. */
 static int put_blocks(const Jpeg *jpeg, const Region *region, int mcu, int count, int *predicted,
                       int16_t *block) {
+    if (region->kept) return keep_blocks(jpeg, region, mcu, count, predicted, block);
     int row = mcu / jpeg->columns, column = mcu % jpeg->columns, bad = 0, listed = 0;
     const int blocks = jpeg->blocks;
     int16_t *first = block;

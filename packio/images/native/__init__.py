@@ -284,7 +284,7 @@ def seek_points(data: bytes) -> bytes:
 
 
 def open_jpeg(jpeg: bytes) -> bytes | None:
-    """A JPEG with its coefficients stored open (see ``open.c``); None if the core does not do it."""
+    """A JPEG with open coefficients (see ``open.c``); None if the core does not decode it."""
     return _written(_memories().own.write_open, jpeg)
 
 

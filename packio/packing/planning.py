@@ -19,10 +19,8 @@ import numpy as np
 
 from packio import registry
 from packio.errors import DecodeError, OutputError
-from packio.images import native, regions
+from packio.images import native
 from packio.images.decoders import Decoder
-from packio.images.frames import Placement
-from packio.images.geometry import RandomResizedCrop
 from packio.index.indexfile import canonical_json
 from packio.packing.images.encode import Encoding
 from packio.packing.run.reading import ReadSample, Treatment, read_one
@@ -335,6 +333,10 @@ def _advice(reads: Sequence[ReadSample], treatment: Treatment, sizes: Sequence[i
 
 
 def _crops_per_second(encoded: Sequence[Field]) -> float:
+    from packio.images import regions  # imports torch, which packing needs for nothing else
+    from packio.images.frames import Placement
+    from packio.images.geometry import RandomResizedCrop
+
     decoder, crop, best = Decoder(), RandomResizedCrop(224), 0.0
     for seed in range(_ROUNDS):
         numbers = np.random.default_rng(seed).random((len(encoded), crop.draws)).tolist()

@@ -29,13 +29,14 @@ from packio.inspecting.gallery import write_contact_sheet
 __all__ = ["kernels"]
 
 pytestmark = native_core.needed
+_COFFEE: Any = photographs.coffee  # untyped
 _EXIF = Image.Exif()
 _EXIF[0x0112] = 6
 
 
 def _photo(height: int, width: int) -> Image.Image:
     return (
-        Image.fromarray(photographs.coffee())
+        Image.fromarray(_COFFEE())
         .resize((600, 400))
         .crop((99, 50, 99 + width, 50 + height))
     )

@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 import packio
+from packio.images.dct import as_file
 
 if TYPE_CHECKING:
     import pathlib
@@ -60,7 +61,7 @@ def classes(path: pathlib.Path) -> list[str]:
 def _plain(pack: packio.Pack, sample: packio.Sample) -> Plain:
     names = pack.classes
     found: Plain = {
-        "key": sample.key, "image": _digest(sample.data), "orientation": sample.orientation,
+        "key": sample.key, "image": _digest(as_file(sample.data)), "orientation": sample.orientation,
         "size": (sample.height, sample.width),
     }  # fmt: skip
     label = sample.label

@@ -96,12 +96,12 @@ def resize(t: Trial) -> None:
 
 @verb()
 def encode(t: Trial) -> None:
-    """Pixels in another encoding without loss, then in another format."""
-    encoding = t.draw.choice(["raw", "png", "bmp"])
+    """Pixels in another encoding without loss, then in another format; or open coefficients."""
+    encoding = t.draw.choice(["raw", "png", "bmp", "dct"])
     t.samples = t.dataset(same_size=True)
     out, source = t.packed(t.samples, "pack", "--encode", encoding)
-    wanted = []
-    for sample in source.samples:
+    wanted = [] if encoding != "dct" else source.samples  # the same JPEGs come back
+    for sample in source.samples if encoding != "dct" else ():
         with Image.open(io.BytesIO(sample["image"])) as image:
             pixels = looking.pixels_of(image)
         wanted.append({**sample, "pixels": pixels, "unknown": ("image",)})

@@ -1,8 +1,8 @@
 """packio: packs of each format, through torch's DataLoader, and through packio's Loader.
 
 A way is named by what makes the batches (``threads`` of the main process, or ``workers``, for
-DataLoader; threads that work ahead, for ``Loader``), the bytes (``kept`` as they are), the
-fidelity, and the format; ``simplejpeg`` before the format means decoded by that library instead of
+DataLoader; threads that work ahead, for ``Loader``), the bytes (``kept`` as they are, ``dct`` with
+open coefficients), the fidelity, and the format; ``simplejpeg`` before the format means decoded by that library instead of
 packio's native core, ``core`` augmented by the core instead of Pillow. Raw pixels: ``gather`` makes
 batches in the main process, in one tensor that is reused, or in new ones, in torch's own threads,
 as many as cores, or in one.
@@ -27,6 +27,7 @@ _MAIN = (
     "workers kept fast lmdb", "workers kept exact lmdb",
 )  # fmt: skip
 _LOADER = ("Loader kept fast lmdb", "Loader kept exact lmdb")
+_OPEN = ("threads dct exact lmdb", "workers dct exact lmdb", "Loader dct exact lmdb")
 _WITHOUT_CORE = ("threads kept exact simplejpeg lmdb", "Loader kept exact simplejpeg lmdb")
 _OTHERS = tuple(
     f"threads kept exact {name}" for name in ("tar", "h5", "tfrecord", "pth", "rec", "n5", "zarr")
@@ -36,7 +37,7 @@ _RAW = (
     "workers raw lmdb",
 )  # fmt: skip
 WAYS = {
-    "rrc224": (*_MAIN, *_LOADER, *_WITHOUT_CORE, *_OTHERS),
+    "rrc224": (*_MAIN, *_LOADER, *_OPEN, *_WITHOUT_CORE, *_OTHERS),
     **dict.fromkeys(("photos", "eval224", "bicubic384", "pairs"), (*_MAIN, _WITHOUT_CORE[0])),
     "randaugment": (_MAIN[3], "workers kept exact core lmdb", "Loader kept exact core lmdb"),
     "rrc224_float": (_LOADER[1], _MAIN[3]),
@@ -79,7 +80,7 @@ def prepare(job: Job) -> None:
         packio.pack(raw_samples(job), path)
     else:
         source = job.source if job.work == "pairs" else job.source / "images"
-        packio.pack(source, path)
+        packio.pack(source, path, encode="dct" if path.stem == "dct" else "keep")
 
 
 def raw_samples(job: Job) -> list[packio.Sample]:
@@ -99,7 +100,7 @@ def epochs(job: Job) -> Callable[[], Iterable[Any]]:
     """A DataLoader, a Loader, or gather."""
     how, what, *_ = job.way.split()
     options = dict(OPTIONS.get(job.work, {}))
-    if what == "kept":
+    if what in ("kept", "dct"):
         options["fidelity"] = job.way.split()[2]
     if "simplejpeg" in job.way:
         options["decoder"] = "simplejpeg"

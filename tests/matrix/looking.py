@@ -153,7 +153,7 @@ def _difference_elsewhere(wanted: list[Sample], path: pathlib.Path) -> str:
         shards = sorted(p for p in path.iterdir() if p.suffix == path.suffix)
     elif path.is_dir() and not (path / "data.mdb").exists():
         shards = sorted(p for p in path.iterdir() if p.is_dir() and p.suffix == ".lmdb")
-    found = Counter(_digest(data) for shard in shards for data in read(shard))
+    found = Counter(_digest(as_file(data)) for shard in shards for data in read(shard))
     if missing := Counter(_digest(s["image"]) for s in wanted) - found:
         return f"{sum(missing.values())} images are missing for the library of {path.suffix}"
     return ""

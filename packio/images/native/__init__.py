@@ -285,17 +285,19 @@ def seek_points(data: bytes) -> bytes:
 
 def open_jpeg(jpeg: bytes) -> bytes | None:
     """A JPEG with open coefficients (see ``open.c``); None if the core does not decode it."""
-    return _written(_memories().own.write_open, jpeg)
+    memory = _memories().own
+    return _written(memory, memory.write_open, jpeg)
 
 
 def close_jpeg(data: bytes) -> bytes | None:
     """The JPEG of open coefficients; None if they are damaged."""
-    return _written(_memories().own.write_jpeg, data)
+    memory = _memories().own
+    return _written(memory, memory.write_jpeg, data)
 
 
-def _written(write: Any, data: bytes) -> bytes | None:
-    made = ctypes.c_void_p()
-    size = write(_memories().own.pointer, data, len(data), ctypes.byref(made))
+def _written(memory: _Memory, write: Any, data: bytes) -> bytes | None:
+    made = ctypes.c_void_p()  # in the memory, which the caller holds
+    size = write(memory.pointer, data, len(data), ctypes.byref(made))
     return ctypes.string_at(made.value, size) if size > 0 and made.value else None
 
 

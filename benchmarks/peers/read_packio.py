@@ -2,10 +2,10 @@
 
 A way is named by what makes the batches (``threads`` of the main process, or ``workers``, for
 DataLoader; threads that work ahead, for ``Loader``), the bytes (``kept`` as they are, ``dct`` with
-open coefficients), the fidelity, and the format; ``simplejpeg`` before the format means decoded by that library instead of
-packio's native core, ``core`` augmented by the core instead of Pillow. Raw pixels: ``gather`` makes
-batches in the main process, in one tensor that is reused, or in new ones, in torch's own threads,
-as many as cores, or in one.
+open coefficients), the fidelity, and the format; ``simplejpeg`` before the format means decoded by
+that library instead of packio's native core, ``core`` augmented by the core instead of Pillow. Raw
+pixels: ``gather`` makes batches in the main process, in one tensor that is reused, or in new ones,
+in torch's own threads, as many as cores, or in one.
 """
 
 from __future__ import annotations

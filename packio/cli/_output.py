@@ -200,7 +200,12 @@ def print_some(lines: Sequence[str], remark: str = "") -> None:
     say(*shown)
 
 
-def print_packed(report: PackReport, out: Path, *, as_json: bool, quiet: bool) -> None:
+OPEN = "packio alone reads open coefficients; packio convert --encode jpeg gives the JPEGs back"
+
+
+def print_packed(
+    report: PackReport, out: Path, *, as_json: bool, quiet: bool, encode: object = None
+) -> None:
     """Print what a packing run did; its warnings go to stderr."""
     warn(report.warnings)
     if as_json:
@@ -209,6 +214,8 @@ def print_packed(report: PackReport, out: Path, *, as_json: bool, quiet: bool) -
         print_json(values)
     elif not quiet:
         _print_summary(report, out)
+        if encode == "dct":
+            say(OPEN)
 
 
 def _print_summary(report: PackReport, out: Path) -> None:

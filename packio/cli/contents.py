@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import escape, print_json, say, say_title
+from packio.cli._output import OPEN, escape, print_json, say, say_title
 from packio.errors import IntegrityError
 from packio.system.quantities import as_size, pluralize
 
@@ -128,6 +128,8 @@ def _images(summary: dict[str, Any]) -> _Lines:
             yield name, ", ".join(values) + (" pixels" if name != "bytes" else "")
     for name in ("encodings", "channels", "dtypes"):
         yield name, ", ".join(f"{what}: {n:,}" for what, n in summary[name].items()) or "-"
+    if "dct" in summary["encodings"]:
+        yield "", OPEN
     yield "oriented", f"{summary['oriented']:,} with an Exif orientation other than 1"
     yield "progressive", f"{summary['progressive']:,}"
     yield "seek points", f"{summary['seek_points']:,}"

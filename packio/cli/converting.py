@@ -41,7 +41,7 @@ def convert(
     """
     with ProgressLine(quiet=quiet) as progress:
         report = packing.convert(source, out, index=index, progress=progress, **more)
-    print_packed(report, out, as_json=as_json, quiet=quiet)
+    print_packed(report, out, as_json=as_json, quiet=quiet, encode=more.get("encode"))
 
 
 @group.takes(group.OUTPUT, group.LEVELS, group.RUN, group.plugin_options("formats"))

@@ -64,7 +64,7 @@ def pack(
         return
     with ProgressLine(quiet=quiet) as progress:
         report = packing.pack(source, out, progress=progress, **more)
-    print_packed(report, out, as_json=as_json, quiet=quiet)
+    print_packed(report, out, as_json=as_json, quiet=quiet, encode=more.get("encode"))
 
 
 def show_dry_run(found: DryRun, *, as_json: bool) -> None:

@@ -34,6 +34,7 @@ def cat(
     Example: packio cat photos.lmdb --at 17 | file -
     """
     import packio
+    from packio.images.dct import as_file
 
     if sys.stdout.isatty() and not force:
         raise OptionError(
@@ -41,7 +42,7 @@ def cat(
         )
     with packio.open(pack, index=index) as opened:
         data = opened[_position(opened, key) if at else _find(opened, key)].data
-    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.write(as_file(data))
     sys.stdout.buffer.flush()
 
 

@@ -35,11 +35,7 @@ _EXIF[0x0112] = 6
 
 
 def _photo(height: int, width: int) -> Image.Image:
-    return (
-        Image.fromarray(_COFFEE())
-        .resize((600, 400))
-        .crop((99, 50, 99 + width, 50 + height))
-    )
+    return Image.fromarray(_COFFEE()).resize((600, 400)).crop((99, 50, 99 + width, 50 + height))
 
 
 def _jpeg(height: int = 93, width: int = 130, mode: str = "RGB", **options: Any) -> bytes:

@@ -61,8 +61,8 @@ def classes(path: pathlib.Path) -> list[str]:
 def _plain(pack: packio.Pack, sample: packio.Sample) -> Plain:
     names = pack.classes
     found: Plain = {
-        "key": sample.key, "image": _digest(as_file(sample.data)), "orientation": sample.orientation,
-        "size": (sample.height, sample.width),
+        "key": sample.key, "image": _digest(as_file(sample.data)),
+        "orientation": sample.orientation, "size": (sample.height, sample.width),
     }  # fmt: skip
     label = sample.label
     if isinstance(label, np.ndarray):

@@ -22,6 +22,7 @@ import numpy as np
 
 from packio.datasets.selection import iterate_selected
 from packio.errors import CannotCreateError, OptionError, PackioError
+from packio.images.dct import as_file
 from packio.inspecting.gallery import concatenate, make_entry, make_values, media_of
 from packio.inspecting.pages import make_page, readable
 from packio.packs import opening
@@ -106,7 +107,7 @@ class GalleryServer:
         (row,) = self._pack.rows([self._index(asked)])
         if (media := media_of(row)) is None:
             raise OptionError(f"{row.encoding}, orientation {row.orientation}: not for browsers")
-        return media, self._pool.submit(self._pack.read, row).result()
+        return media, as_file(self._pool.submit(self._pack.read, row).result())
 
     def _index(self, asked: dict[str, str]) -> int:
         index = _number(asked.get("index", ""))

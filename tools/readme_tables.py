@@ -19,6 +19,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import at_scale_tables
+import dct_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -427,6 +428,7 @@ TABLES: dict[str, tuple[str, Callable[[Json], str]]] = {
     "peers": ("peers.json", peers),
     "peers-large": ("peers_100kb.json", peers),
     **at_scale_tables.TABLES,
+    **dct_tables.TABLES,
 }
 
 

@@ -325,7 +325,10 @@ def _advice(reads: Sequence[ReadSample], treatment: Treatment, sizes: Sequence[i
         as_listed &= len(encoded[-1].data) == sizes[r.position]
     seconds = time.perf_counter() - began
     mean = statistics.fmean(len(image.data) for image in encoded) if encoded else 0.0
-    total = sum(sizes) if as_listed else round(mean * images)
+    total = round(mean * images)
+    if as_listed or (treatment.encoding.resize is None and min(sizes) > 0):  # each is as listed, or
+        share = mean * len(encoded) / max(1, sum(sizes[r.position] for r in reads))
+        total = sum(sizes) if as_listed else round(sum(sizes) * share)
     return Advice(
         treatment.encoding.as_options(), total, _crops_per_second(encoded),
         seconds / max(len(reads), 1) * images, len(reads) - len(encoded),

@@ -58,10 +58,11 @@ class Encoding:
         encode: "keep" keeps the bytes of an image that is not resized, turned or converted. Of
             other images, JPEG, PNG, WebP, BMP and raw pixels keep their encoding, and the rest
             become PNG. "dct" does the same, and stores the coefficients of JPEGs open, which
-            packio alone reads, in half the time, and gives back as the same JPEG; see
-            ``docs/dct.md``. "jpeg" (baseline), "png", "webp", "bmp"; "raw": pixels, (C, H, W).
-        quality: Quality of JPEG and WebP, 1 to 100.
-        subsampling: Chroma subsampling of JPEG: "4:2:0", "4:2:2" or "4:4:4".
+            packio alone reads, in two thirds of the time, and gives back as the same JPEG; see
+            ``docs/dct.md``. "jpeg": JPEGs stay as they are, if no other option is given; all else
+            becomes baseline JPEG. "png", "webp", "bmp"; "raw": pixels, (C, H, W).
+        quality: Quality of JPEG and WebP, 1 to 100; not given: 90.
+        subsampling: Chroma subsampling of JPEG: "4:2:0", "4:2:2" or "4:4:4"; not given: "4:2:0".
         lossless: Encode WebP without loss.
         resize: "short=256" sets the short side, "long=512" the long side, "max-pixels=250000" the
             product of both; these keep the aspect ratio and enlarge no image. "exact=320x240" sets
@@ -85,8 +86,8 @@ class Encoding:
     """
 
     encode: str = "keep"
-    quality: int = 90
-    subsampling: str = "4:2:0"
+    quality: int | None = None
+    subsampling: str | None = None
     lossless: bool = False
     resize: str | None = None
     enlarge: bool = False
@@ -100,7 +101,8 @@ class Encoding:
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
-            if getattr(self, name) not in choices:
+            is_given = name != "subsampling" or self.subsampling is not None
+            if is_given and getattr(self, name) not in choices:
                 raise OptionError(
                     f"{name}={getattr(self, name)!r}: expected one of {', '.join(choices)}"
                 )
@@ -113,7 +115,8 @@ class Encoding:
                     f"{name}={given[name]!r} means nothing where images are kept as they are; say "
                     "encode='jpeg' or resize= as well"
                 )
-        if type(self.quality) is not int or not 1 <= self.quality <= 100:
+        quality = 90 if self.quality is None else self.quality
+        if type(quality) is not int or not 1 <= quality <= 100:
             raise OptionError(f"quality={self.quality!r}: expected an int from 1 to 100")
         for name, encodes in _ONLY_WITH.items():
             if name in given and self.encode not in encodes:
@@ -149,8 +152,8 @@ class Encoding:
         if facts.encoding == "dct":
             facts = facts._replace(encoding="jpeg")
             record = record.with_fields(image=Field("image", as_file(record.image.data), facts))
-            if stays and self.as_options() == {"encode": "jpeg"}:
-                return record
+        if stays and facts.encoding == "jpeg" and self.as_options() == {"encode": "jpeg"}:
+            return record
         made = self._made(record.image.data, facts, to, turn)
         if made is None:
             return record
@@ -255,8 +258,8 @@ class Encoding:
             return planes.tobytes(), new._replace(orientation=orientation)
         icc = encoders.fitting_profile(icc, image) if self.icc == "keep" else b""
         encode = functools.partial(
-            encoders.encode, image, encoding, quality=self.quality, subsampling=self.subsampling,
-            lossless=lossless,
+            encoders.encode, image, encoding, quality=self.quality or 90,
+            subsampling=self.subsampling or "4:2:0", lossless=lossless,
         )  # fmt: skip
         data = encode(Metadata(exif, icc))
         if (exif or orientation != 1) and not _tells(data, orientation):  # but XMP did, say

@@ -13,6 +13,10 @@
    One of them has the kernels for any processor, the other one those for AVX2. Statuses and pixels
    must be the same. After each batch of inputs, good images must be made as they were at first.
 
+   A JPEG that is decoded whole is stored open, too. Its open form gives the same pixels, and comes
+   back as a JPEG; then its bytes are changed, and whatever is made of it must be the same by both
+   memories, and the same as of the JPEG that is written of it.
+
    With each input, rows of a PNG lose their filters, as the specification says. */
 
 #include <dirent.h>
@@ -29,6 +33,8 @@ int packio_make(Scratch *scratch, const Request *requests, int count, const uint
                 int64_t size, const uint8_t *points, int64_t points_size, int layout);
 int64_t packio_find_points(Scratch *scratch, const uint8_t *data, int64_t size, uint8_t *points,
                            int64_t room);
+int64_t packio_write_open(Scratch *scratch, const uint8_t *data, int64_t size, const uint8_t **made);
+int64_t packio_write_jpeg(Scratch *scratch, const uint8_t *data, int64_t size, const uint8_t **made);
 int64_t packio_recut(Scratch *scratch, const Recut *recut, const uint8_t *data, int64_t size,
                      uint8_t *out, int64_t room, int32_t *lengths, int32_t *used);
 int packio_unfilter(const uint8_t *rows, int64_t size, int64_t height, int64_t stride,
@@ -50,6 +56,7 @@ static Scratch *exact, *kept;
 static uint64_t state;
 static uint64_t digest; /* of all that was made: the same for any processor and compiler */
 static unsigned long calls, made, declined[8], points_found, recuts, unfiltered, operated;
+static unsigned long opened, mutants_made, mutants_written; /* open forms */
 
 /* Random numbers. Source: S. Vigna, splitmix64. */
 static uint64_t draw(void) {
@@ -97,6 +104,13 @@ void *__wrap_packio_reserve(Buffer *buffer, size_t bytes) {
     buffer->size = bytes;
     memset(buffer->memory, buffer == &exact->coefficients ? 0 : (int)draw(), bytes);
     return buffer->memory;
+}
+
+/* No coefficient is left behind. */
+static void check_forgotten(unsigned long run) {
+    const uint64_t *at = exact->coefficients.memory;
+    for (size_t i = 0; at && i < exact->coefficients.size / 8; i++)
+        if (at[i]) fail("coefficients are left behind", run);
 }
 
 /* Mutants: bytes of a JPEG are changed in place or moved. `room` is enough for all changes. */
@@ -304,6 +318,190 @@ static void beside_another(const Request *one, const uint8_t *wanted, size_t byt
     free(outs[1]);
 }
 
+/* What both memories make of an image. A status; MEMORY if one of them had none. If it is 0, *out has
+   the pixels. */
+static int make_by_both(Request *r, const uint8_t *data, size_t size, const uint8_t *points,
+                        size_t points_size, int layout, uint8_t **out, size_t *bytes, unsigned long run) {
+    int64_t pixels = r->out_height > 0 && r->out_width > 0 ? (int64_t)r->out_height * r->out_width : 1;
+    if (pixels > MOST_OUT || r->channels < 0 || r->channels > 3) pixels = 1, r->out_height = r->out_width = 1;
+    *bytes = (size_t)pixels * (r->channels == 3 ? 3 : 1);
+    uint8_t *outs[2] = {malloc(*bytes), malloc(*bytes)};
+    memset(outs[0], 0x55, *bytes);
+    memset(outs[1], 0xAA, *bytes);
+    int statuses[2];
+    for (int i = 0; i < 2; i++) {
+        packio_choose((int)(run + (unsigned)i) & 1);
+        r->out = outs[i];
+        uint8_t *own = copy_of(points, points_size);
+        statuses[i] = packio_make(i ? kept : exact, r, 1, data, (int64_t)size, own,
+                                  (int64_t)points_size, layout);
+        free(own);
+    }
+    calls += 2;
+    note(statuses, sizeof statuses);
+    if (statuses[0] < 0 || statuses[0] > MEMORY) fail("no such status", run);
+    check_forgotten(run);
+    int lacks = statuses[0] == MEMORY || statuses[1] == MEMORY;
+    if (statuses[0] != statuses[1] && !lacks) fail("another status", run);
+    if (!lacks && !statuses[0]) {
+        if (memcmp(outs[0], outs[1], *bytes)) {
+            show(r, outs[0], outs[1], *bytes);
+            fail("other pixels", run);
+        }
+        note(outs[0], *bytes);
+        *out = copy_of(outs[0], *bytes);
+        if (below(2))
+            beside_another(r, outs[0], *bytes, data, size, points, points_size, layout, run);
+    }
+    free(outs[0]);
+    free(outs[1]);
+    return lacks ? MEMORY : statuses[0];
+}
+
+typedef int64_t (*Write)(Scratch *, const uint8_t *, int64_t, const uint8_t **);
+
+/* What both memories write of some bytes; no data if they decline it. */
+static Bytes write_by_both(Write write, const Bytes *b, unsigned long run) {
+    const uint8_t *outs[2] = {NULL, NULL};
+    int64_t sizes[2];
+    for (int i = 0; i < 2; i++) {
+        packio_choose((int)(run + (unsigned)i) & 1);
+        sizes[i] = write(i ? kept : exact, b->data, (int64_t)b->size, outs + i);
+    }
+    calls += 2;
+    note(sizes, sizeof sizes);
+    check_forgotten(run);
+    if (sizes[0] == -MEMORY || sizes[1] == -MEMORY) return (Bytes){NULL, 0, 0};
+    if (sizes[0] != sizes[1] || !sizes[0] || sizes[0] < -MEMORY) fail("another size of what is written", run);
+    if (sizes[0] < 0) return (Bytes){NULL, 0, 0};
+    size_t size = (size_t)sizes[0];
+    if (memcmp(outs[0], outs[1], size)) fail("other bytes are written", run);
+    note(outs[0], size);
+    return (Bytes){copy_of(outs[0], size), size, size};
+}
+
+static int are_same(const Bytes *a, const Bytes *b) {
+    return a->size == b->size && !memcmp(a->data, b->data, a->size);
+}
+
+/* An output of an open form is that of its JPEG. `may_lack`: one of them may be declined. Whether the
+   open form was made. */
+static int compare_open(const Bytes *open, const Bytes *jpeg, int height, int width, int may_lack,
+                        unsigned long run) {
+    Request r;
+    uint8_t *outs[2] = {NULL, NULL};
+    size_t bytes;
+    ask(&r, height, width);
+    uint64_t begun = state;
+    int status = make_by_both(&r, open->data, open->size, NULL, 0, OPEN, outs, &bytes, run);
+    state = begun; /* the same output beside it */
+    if (jpeg->data) {
+        int other = make_by_both(&r, jpeg->data, jpeg->size, NULL, 0, JPEG, outs + 1, &bytes, run);
+        if (outs[0] && outs[1] && memcmp(outs[0], outs[1], bytes)) {
+            show(&r, outs[0], outs[1], bytes);
+            fail("other pixels of open coefficients", run);
+        }
+        if (status != other && !may_lack && status != MEMORY && other != MEMORY)
+            fail("another status of open coefficients", run);
+    }
+    free(outs[0]);
+    free(outs[1]);
+    return !status;
+}
+
+static void write_number(uint8_t *to, uint32_t value) {
+    for (int i = 0; i < 4; i++) to[i] = (uint8_t)(value >> 8 * i);
+}
+
+/* Change an open form: what is in front, places and blocks, values, or the header and the rest. */
+static void mutate_open(Bytes *b, const Open *open, size_t header) {
+    enum { FRONT = 20 };
+    size_t values = (size_t)(open->values - b->data), end = values + open->size;
+    size_t begins[] = {8, FRONT, FRONT, values, end, b->size};
+    static const int times[] = {1, 1, 2, 3, 8, 40};
+    int part = below(10) ? 1 + below(4) : 0;
+    for (int n = times[below(6)]; n > 0; n--) {
+        if (!below(4)) part = below(10) ? 1 + below(4) : 0;
+        size_t length = begins[part + 1] - begins[part], at = begins[part] + (size_t)below((int)length);
+        if (!length) at = part == 1 ? FRONT + 4 * (size_t)below(8) : begins[part] - 1;
+        switch (below(part == 1 ? 8 : 6)) {
+        case 0: case 1: b->data[at] ^= (uint8_t)(1 << below(8)); break;
+        case 2: b->data[at] = (uint8_t)draw(); break;
+        case 3: b->data[at] = below(2) ? 0xFF : 0; break;
+        case 4: case 5: { /* bytes of another place */
+            size_t count = 1 + (size_t)below(40), from = (size_t)below((int)b->size);
+            if (count > b->size - from) count = b->size - from;
+            if (count > b->size - at) count = b->size - at;
+            memmove(b->data + at, b->data + from, count);
+            break;
+        }
+        default: /* a place: near the end, or anywhere */
+            if (at + 4 > values) break;
+            write_number(b->data + at, (uint32_t)open->size + (uint32_t)below(9) - 4);
+        }
+    }
+    if (below(5)) return;
+    uint8_t random[16];
+    for (int i = 0; i < 16; i++) random[i] = (uint8_t)draw();
+    size_t count = 1 + (size_t)below(15), size = open->size, rest = open->rest_size;
+    size_t at = values + (size_t)below((int)size + 1);
+    int grows = below(2);
+    switch (below(4)) {
+    case 0: b->size = (size_t)below((int)b->size + 1); break;
+    case 1: insert(b, (size_t)below((int)b->size + 1), random, count); break;
+    case 2: /* other values behind some place */
+        if (grows) insert(b, at, random, count);
+        else delete(b, at, count = count < end - at ? count : end - at);
+        write_number(b->data + 16, (uint32_t)(grows ? size + count : size - count));
+        break;
+    default: /* another border of the header */
+        write_number(b->data + 8, (uint32_t)(grows ? header + count : header - count));
+        at = below(2) ? 12 : 16;
+        write_number(b->data + at, (uint32_t)((at == 12 ? rest : size) - (grows ? count : -count)));
+    }
+}
+
+/* Store a JPEG open, change that, and write it back. */
+static void open_mutant(uint8_t *data, size_t size, int is_good, unsigned long run) {
+    uint64_t begun = state;
+    Jpeg jpeg;
+    Open open;
+    Bytes b = {data, size, size}, form = write_by_both(packio_write_open, &b, run);
+    if (is_good && !form.data) fail("a good JPEG is not stored open", run);
+    if (!form.data) return;
+    opened++;
+    state = begun + (1 << 16); /* as in one_run */
+    Bytes back = write_by_both(packio_write_jpeg, &form, run);
+    if (is_good && (!back.data || !are_same(&back, &b))) fail("another JPEG comes back", run);
+    if (packio_open(form.data, form.size, &jpeg, &open)) fail("an open form is damaged", run);
+    int height = jpeg.height, width = jpeg.width;
+    if (back.data) {
+        Bytes again = write_by_both(packio_write_open, &back, run);
+        if (!again.data || !are_same(&again, &form)) fail("another open form", run);
+        free(again.data);
+        state = begun + (2 << 16);
+        compare_open(&form, &b, height, width, 0, run);
+    }
+    free(back.data);
+    state = begun + (3 << 16);
+    Bytes changed = {malloc(form.size + 64), form.size, form.size + 64};
+    memcpy(changed.data, form.data, form.size);
+    open.values = changed.data + (open.values - form.data);
+    mutate_open(&changed, &open, jpeg.scan);
+    Bytes mutant = {copy_of(changed.data, changed.size), changed.size, changed.size};
+    int is_same = are_same(&mutant, &form), is_open = !packio_open(mutant.data, mutant.size, &jpeg, &open);
+    free(changed.data);
+    uint64_t then = state;
+    back = write_by_both(packio_write_jpeg, &mutant, run);
+    mutants_written += back.data && !is_same;
+    state = then + 1;
+    if (is_open) height = jpeg.height, width = jpeg.width;
+    mutants_made += compare_open(&mutant, &back, height, width, 1, run) && !is_same;
+    free(back.data);
+    free(mutant.data);
+    free(form.data);
+}
+
 /* A scan gets other restart intervals: with right codes of differences, or with some. */
 static void ask_recut(Recut *r, const Jpeg *jpeg) {
     static const int intervals[] = {1, 2, 3, 7, 40};
@@ -472,10 +670,15 @@ static void one_run(unsigned long run) {
     Bytes b = {NULL, seed->size, 2 * seed->size + 70000};
     b.data = malloc(b.room);
     memcpy(b.data, seed->data, seed->size);
-    if (below(20)) mutate(&b);
+    int is_mutant = below(20) > 0;
+    if (is_mutant) mutate(&b);
     uint8_t *data = copy_of(b.data, b.size), *points = NULL;
     size_t size = b.size, points_size = 0;
     free(b.data);
+    uint64_t then = state;
+    state = begun + (3 << 18);
+    open_mutant(data, size, !is_mutant, run);
+    state = then;
 
     int which = below(8);
     if (which < 3) points_of_mutant(data, size, &points, &points_size, run);
@@ -506,40 +709,12 @@ static void one_run(unsigned long run) {
     width = width * level - below(level);
     ask(&r, height, width);
     if (r.level == 1) r.level = level;
-    int64_t pixels = r.out_height > 0 && r.out_width > 0 ? (int64_t)r.out_height * r.out_width : 1;
-    if (pixels > MOST_OUT || r.channels < 0 || r.channels > 3) pixels = 1, r.out_height = r.out_width = 1;
-    size_t bytes = (size_t)pixels * (r.channels == 3 ? 3 : 1);
-    uint8_t *outs[2] = {malloc(bytes), malloc(bytes)};
-    memset(outs[0], 0x55, bytes);
-    memset(outs[1], 0xAA, bytes);
-    int statuses[2];
-    for (int i = 0; i < 2; i++) {
-        packio_choose((int)(run + (unsigned)i) & 1);
-        r.out = outs[i];
-        uint8_t *own = copy_of(points, points_size);
-        statuses[i] = packio_make(i ? kept : exact, &r, 1, data, (int64_t)size, own,
-                                  (int64_t)points_size, layout);
-        free(own);
-    }
-    calls += 2;
-    note(statuses, sizeof statuses);
-    if (statuses[0] < 0 || statuses[0] > MEMORY) fail("no such status", run);
-    if (statuses[0] != statuses[1]) {
-        if (statuses[0] != MEMORY && statuses[1] != MEMORY) fail("another status", run);
-    } else if (!statuses[0]) {
-        if (memcmp(outs[0], outs[1], bytes)) {
-            show(&r, outs[0], outs[1], bytes);
-            fail("other pixels", run);
-        }
-        made++;
-        note(outs[0], bytes);
-        if (below(2))
-            beside_another(&r, outs[0], bytes, data, size, points, points_size, layout, run);
-    } else {
-        declined[statuses[0]]++;
-    }
-    free(outs[0]);
-    free(outs[1]);
+    uint8_t *out = NULL;
+    size_t bytes;
+    int status = make_by_both(&r, data, size, points, points_size, layout, &out, &bytes, run);
+    if (status) declined[status]++;
+    else made++;
+    free(out);
     free(points);
     free(data);
     state = begun + (1 << 19); /* whatever was drawn for memory, which depends on the processor */
@@ -624,8 +799,9 @@ int main(int count, char **arguments) {
     packio_free_scratch(exact);
     fprintf(stderr, "%lu times operated, %lu calls of the core\n", operated, calls); /* depends on the processor, a little */
     printf("%lu runs: %lu made, %lu of other kinds, %lu damaged, %lu of another size, "
-           "%lu requests, %lu memory; %lu seek points, %lu scans, %lu PNGs; digest %016llx\n",
-           runs, made, declined[1], declined[2], declined[3], declined[4], declined[5],
-           points_found, recuts, unfiltered, (unsigned long long)digest);
+           "%lu requests, %lu memory; %lu seek points, %lu scans, %lu PNGs, %lu stored open, "
+           "%lu changed and made, %lu changed and written; digest %016llx\n",
+           runs, made, declined[1], declined[2], declined[3], declined[4], declined[5], points_found,
+           recuts, unfiltered, opened, mutants_made, mutants_written, (unsigned long long)digest);
     return 0;
 }

@@ -75,7 +75,7 @@ def _rebuild(data: bytes) -> bytes | None:
     """Write the JPEG without the core; None if the coefficients are damaged."""
     try:
         return _written(data)
-    except (LookupError, ValueError, RuntimeError, StopIteration, struct.error):
+    except (LookupError, ValueError, ArithmeticError, RuntimeError, StopIteration, struct.error):
         return None
 
 
@@ -153,7 +153,7 @@ def _expand(dc: int, kinds: int, values: Iterator[int]) -> list[int]:
     masks[0] &= 0xFE
     block = list[int]()
     for group, (kind, mask) in enumerate(zip(groups, masks, strict=True)):
-        bits = 16 if wide >> group & 1 else _BITS[kind]
+        bits = 16 if kind == 3 and wide >> group & 1 else _BITS[kind]
         size = (mask.bit_count() * bits + 7) // 8
         held = int.from_bytes(bytes(next(values) for _ in range(size)), "little")
         for place in range(8):

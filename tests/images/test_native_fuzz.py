@@ -38,6 +38,7 @@ def test_damaged_jpegs_do_no_harm(tmp_path: Path) -> None:
     assert counts[0] == int(_RUNS)
     assert int(ran.stderr.split()[-5]) > 4 * int(_RUNS)  # calls
     assert min(counts[1:4]) > int(_RUNS) // 50  # made, of other kinds, damaged
+    assert min(counts[10:]) > int(_RUNS) // 50  # stored open, changed and made, changed and written
 
 
 def test_other_compilers_and_processors_make_the_same(tmp_path: Path) -> None:

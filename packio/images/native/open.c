@@ -77,6 +77,7 @@ int packio_open(const uint8_t *data, size_t size, Jpeg *jpeg, Open *open) {
     open->rest_size = rest;
     int status = packio_header(open->rest - header, header, jpeg);
     if (status) return status;
+    if (jpeg->scan != header) return DAMAGED;
     size_t blocks = lay_out(jpeg, open, &places);
     if (size != HEAD + 4 * places + A_BLOCK * blocks + open->size + header + rest) return DAMAGED;
     open->values = find_tables(jpeg, open, data + HEAD);
@@ -157,13 +158,13 @@ static void list_codes(const uint8_t *counts, uint32_t codes[256]) {
     memset(codes, 0, 256 * sizeof *codes);
     for (int length = 1, index = 16; length <= 16; length++, code <<= 1)
         for (int i = 0; i < counts[length - 1]; i++, index++, code++)
-            codes[counts[index]] = code << 5 | (uint32_t)length;
+            codes[counts[index]] = code >> length ? 0 : code << 5 | (uint32_t)length;
 }
 
 /* Bits that wait until there are enough to write. */
 typedef struct {
     uint64_t bits;
-    int count, bad;  /* bad: a code was lacking */
+    int count, bad;  /* bad: a code was lacking, or a value is 0 that should not */
 } Pending;
 
 /* Write the code of some zeros and a value, and the value's bits. */
@@ -181,7 +182,7 @@ INLINE void write_value(Writer *w, Pending *pending, const uint32_t *codes, int 
     pending->count += count;
 }
 
-/* Write a block; `left` says which of its other coefficients are not 0. Whether a code is lacking. */
+/* Write a block; `left` says which of its other coefficients are not 0. Whether that is bad. */
 static int write_coefficients(Writer *w, const uint32_t *dc, const uint32_t *ac, int before,
                               const int16_t *block, uint64_t left) {
     Pending pending = {0, 0, 0};
@@ -191,6 +192,7 @@ static int write_coefficients(Writer *w, const uint32_t *dc, const uint32_t *ac,
         int k = __builtin_ctzll(left), zeros = k - last - 1;
         for (; zeros > 15; zeros -= 16) write_value(w, &pending, ac, 15, 0);
         write_value(w, &pending, ac, zeros, block[k]);
+        pending.bad |= !block[k];
         last = k;
     }
     if (last < 63) write_value(w, &pending, ac, 0, 0);
@@ -198,15 +200,20 @@ static int write_coefficients(Writer *w, const uint32_t *dc, const uint32_t *ac,
     return pending.bad;
 }
 
-/* Expand all blocks. How many coefficients are not 0; or minus a status. */
+/* Expand all blocks, which are where places say. How many coefficients are not 0; or minus a status. */
 static int64_t expand_all(const Jpeg *jpeg, const Open *open, const Coefficients *all) {
     int64_t count = 0;
     const uint8_t *values = open->values;
     for (int c = 0; c < jpeg->components; c++) {
-        const uint8_t *block = open->blocks[c];
+        const uint8_t *block = open->blocks[c], *place = open->places[c];
+        size_t columns = all->columns[c], blocks = (size_t)open->rows[c] * columns;
         int16_t *to = all->of[c];
-        for (size_t n = (size_t)open->rows[c] * all->columns[c]; n > 0; n--, block += A_BLOCK, to += 64) {
+        for (size_t n = 0; n < blocks; n++, block += A_BLOCK, to += 64) {
             if (values > open->limit) return -DAMAGED;
+            if (n % columns % A_PLACE == 0) {
+                if (packio_number(place) != (size_t)(values - open->values)) return -DAMAGED;
+                place += 4;
+            }
             uint32_t told = packio_number(block);
             uint64_t masks = 0;
             values = packio_kernels()->expand_block(to, told >> 16, values, &masks);
@@ -215,7 +222,7 @@ static int64_t expand_all(const Jpeg *jpeg, const Open *open, const Coefficients
             count += __builtin_popcountll(masks);
         }
     }
-    return count;
+    return values == open->values + open->size ? count : -DAMAGED;
 }
 
 /* Write the JPEG of open coefficients. Bytes, at *made until the next call; minus a status. */

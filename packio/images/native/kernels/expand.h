@@ -231,9 +231,8 @@ static int expand(const Jpeg *jpeg, const Region *region, const Open *open) {
         size_t columns = (size_t)open->columns[c], runs = (columns + A_PLACE - 1) / A_PLACE;
         int used = 0, first = region->x0[c] - region->x0[c] % A_PLACE;
         for (int y = region->y0[c]; y < region->y1[c]; y++) {
-            uint32_t place = packio_number(open->places[c] + 4 * (runs * (size_t)y + (size_t)first / A_PLACE));
-            if (place > open->size) return DAMAGED;
-            const uint8_t *values = open->values + place;
+            const uint8_t *place = open->places[c] + 4 * (runs * (size_t)y + (size_t)first / A_PLACE);
+            const uint8_t *values = NULL;
             const uint8_t *block = open->blocks[c] + 4 * (columns * (size_t)y + (size_t)first);
             uint8_t *to = region->plane[c] + (size_t)(y - region->y0[c]) *
                                                  (size_t)region->high[c] * region->stride[c];
@@ -241,6 +240,11 @@ static int expand(const Jpeg *jpeg, const Region *region, const Open *open) {
                 int16_t *out = blocks + 64 * used;
                 uint32_t told = packio_number(block), kinds = told >> 16;
                 int dc = (int16_t)told;
+                if (x % A_PLACE == 0) { /* what is made of a damaged image depends on no region */
+                    uint32_t begin = packio_number(place);
+                    if (begin > open->size || (values && values != open->values + begin)) return DAMAGED;
+                    values = open->values + begin, place += 4;
+                }
                 if (UNLIKELY(values > open->limit)) return DAMAGED;
                 if (x < region->x0[c]) {
                     if (kinds) expand_block(out, kinds, &values, 0);

@@ -19,6 +19,7 @@
 
    With each input, rows of a PNG lose their filters, as the specification says. */
 
+#define _GNU_SOURCE /* memmem */
 #include <dirent.h>
 #include <limits.h>
 #include <math.h>
@@ -417,26 +418,25 @@ static void write_number(uint8_t *to, uint32_t value) {
 static void mutate_open(Bytes *b, const Open *open, size_t header) {
     enum { FRONT = 20 };
     size_t values = (size_t)(open->values - b->data), end = values + open->size;
-    size_t begins[] = {8, FRONT, FRONT, values, end, b->size};
-    static const int times[] = {1, 1, 2, 3, 8, 40};
-    int part = below(10) ? 1 + below(4) : 0;
+    size_t begins[] = {8, FRONT, values, end, b->size};
+    static const int times[] = {1, 1, 1, 2, 3, 20};
+    const uint8_t *frame = memmem(b->data + end, header, "\xFF\xC0", 2);
+    int part = below(10) ? 1 + below(3) : 0;
     for (int n = times[below(6)]; n > 0; n--) {
-        if (!below(4)) part = below(10) ? 1 + below(4) : 0;
-        size_t length = begins[part + 1] - begins[part], at = begins[part] + (size_t)below((int)length);
-        if (!length) at = part == 1 ? FRONT + 4 * (size_t)below(8) : begins[part] - 1;
+        if (!below(4)) part = below(10) ? 1 + below(3) : 0;
+        size_t at = begins[part] + (size_t)below((int)(begins[part + 1] - begins[part]));
+        if (part == 3 && frame && !below(6)) at = (size_t)(frame - b->data) + 5 + (size_t)below(9);
+        size_t most = b->size - at, count = 1 + (size_t)below(150), from = (size_t)below((int)b->size);
+        if (count > most) count = most;
         switch (below(part == 1 ? 8 : 6)) {
         case 0: case 1: b->data[at] ^= (uint8_t)(1 << below(8)); break;
         case 2: b->data[at] = (uint8_t)draw(); break;
-        case 3: b->data[at] = below(2) ? 0xFF : 0; break;
-        case 4: case 5: { /* bytes of another place */
-            size_t count = 1 + (size_t)below(40), from = (size_t)below((int)b->size);
-            if (count > b->size - from) count = b->size - from;
-            if (count > b->size - at) count = b->size - at;
-            memmove(b->data + at, b->data + from, count);
+        case 3: memset(b->data + at, below(3) ? 0xFF : 0, count); break; /* many values, or none */
+        case 4: case 5: /* bytes of another place */
+            memmove(b->data + at, b->data + from, count < b->size - from ? count : b->size - from);
             break;
-        }
-        default: /* a place: near the end, or anywhere */
-            if (at + 4 > values) break;
+        default: /* a place is near the end */
+            at = FRONT + 4 * (size_t)below(8);
             write_number(b->data + at, (uint32_t)open->size + (uint32_t)below(9) - 4);
         }
     }

@@ -18,7 +18,7 @@ import numpy as np
 from packio.batches.framing import Framing
 from packio.errors import DecodeError, IntegrityError, ReadError
 from packio.images import native, regions
-from packio.index.indexfile import PROGRESSIVE, SPLIT_RECORD
+from packio.index.indexfile import SPLIT_RECORD
 from packio.storage.local import FolderStore, LocalStore
 from packio.system.threads import Threads, each
 
@@ -124,7 +124,7 @@ def _samples(
     samples["points"] = sizes.cumsum() - sizes
     samples["points_size"] = sizes
     takes = np.fromiter(map(decoder.core_takes, rows), bool, len(rows))
-    in_vain = flags & (SPLIT_RECORD | PROGRESSIVE) != 0  # the core declines them, once it has read
+    in_vain = flags & SPLIT_RECORD != 0  # the core declines them, once it has read
     wanted = takes & (samples["offset"] >= 0) & ~in_vain
     if isinstance(files, list):
         samples["file"] = native.IN_MEMORY

@@ -186,6 +186,8 @@ typedef struct {
     int across, down;            /* blocks of luma in an MCU */
     int rows, columns;           /* of MCUs */
     int interval;                /* MCUs between restart markers; 0: there are none */
+    int is_progressive;          /* it has several scans: see progressive.c; no tables are found */
+    uint8_t ids[3];              /* of the components */
     int blocks;                  /* in an MCU */
     uint8_t block_component[6], block_y[6], block_x[6];
     uint16_t quant[3][64] __attribute__((aligned(32)));  /* of each component, row by row */
@@ -302,6 +304,19 @@ typedef struct {
     uint64_t *masks;    /* of all blocks: which coefficients are not 0, but for the DC; if expanded */
 } Coefficients;
 
+/* A scan of a progressive JPEG. */
+enum { SCAN_BITS = 10, SCAN_MORE = 512 };  /* of a lookup; bytes behind a segment that may be read */
+typedef struct {
+    Codes codes;
+    uint16_t single[1 << SCAN_BITS];
+} ScanCodes;
+typedef struct {
+    int count, components[3];       /* which components it has */
+    int rows, columns;              /* of MCUs; of blocks, if it has one component */
+    int first, last, high, low;     /* coefficients; bits that lack before and after it */
+    const ScanCodes *dc[3], *ac;
+} Scan;
+
 /* What is needed of a JPEG, and where its samples go. */
 typedef struct {
     int top, left, bottom, right;              /* pixels that are needed, of the image as decoded */
@@ -319,6 +334,9 @@ typedef struct {
 typedef struct {
     int (*decode)(Scratch *, const Jpeg *, const Pair *, const Region *, const Task *, int count,
                   int in_turn);
+    int (*scan)(const Jpeg *, const Scan *, const Coefficients *, int mcu, int last,
+                const uint8_t *clean, const uint8_t *end);
+    int (*put_kept)(const Jpeg *, const Region *, const Coefficients *);
     int (*expand)(const Jpeg *, const Region *, const Open *);
     const uint8_t *(*expand_block)(int16_t *to, unsigned kinds, const uint8_t *values, uint64_t *masks);
     unsigned (*compact)(const int16_t *block, uint8_t *at, uint8_t **end);
@@ -356,6 +374,10 @@ EXPORTED int packio_make(Scratch *scratch, const Request *requests, int count, c
 
 /* Read a header. A status. */
 int packio_header(const uint8_t *data, size_t size, Jpeg *jpeg);
+
+/* Decode all scans of a progressive JPEG. A status; *all is in the thread's memory. */
+enum { MOST_KEPT = 1 << 20 };  /* blocks: 45 megapixels at 4:2:0, 128 MB of coefficients */
+int packio_scans(Scratch *scratch, Jpeg *jpeg, Coefficients *all);
 
 /* Read what is in front of open coefficients, and the header behind them. A status. */
 int packio_open(const uint8_t *data, size_t size, Jpeg *jpeg, Open *open);

@@ -4,7 +4,7 @@
 
 #include "core.h"
 
-enum { SOF0 = 0xC0, SOF1 = 0xC1, DHT = 0xC4, SOI = 0xD8, EOI = 0xD9, SOS = 0xDA, DQT = 0xDB };
+enum { SOF0 = 0xC0, SOF1 = 0xC1, SOF2 = 0xC2, DHT = 0xC4, SOI = 0xD8, EOI = 0xD9, SOS = 0xDA, DQT = 0xDB };
 enum { DRI = 0xDD, APP0 = 0xE0, APP14 = 0xEE, APP15 = 0xEF, COM = 0xFE };
 enum { MOST_PIXELS = 1 << 28 };
 
@@ -19,6 +19,7 @@ const uint8_t packio_zigzag[64] = {
 typedef struct {
     const uint8_t *quant[4], *codes[2][4], *frame;
     int jfif, adobe;  /* adobe: its transform + 1; 0: there is no such marker */
+    int progressive;
 } Found;
 
 static int word(const uint8_t *at) { return at[0] << 8 | at[1]; }
@@ -61,8 +62,10 @@ static int read_frame(const Found *found, const uint8_t *scan, int length, Jpeg 
     if (!jpeg->height || !jpeg->width) return KIND;
     if ((int64_t)jpeg->height * jpeg->width > MOST_PIXELS) return KIND;
     if (f[5] == 3 && !is_ycc(found)) return KIND;
-    if (length != 4 + 2 * f[5] || scan[0] != f[5]) return KIND; /* several scans */
-    if (scan[length - 3] != 0 || scan[length - 2] != 63 || scan[length - 1] != 0) return KIND;
+    int several = jpeg->is_progressive = found->progressive;
+    if (!several && (length != 4 + 2 * f[5] || scan[0] != f[5])) return KIND; /* several scans, too */
+    if (!several && (scan[length - 3] != 0 || scan[length - 2] != 63 || scan[length - 1] != 0))
+        return KIND;
     jpeg->across = jpeg->down = 1;
     for (int c = 0; c < f[5]; c++) {
         const uint8_t *component = f + 6 + 3 * c, *chosen = scan + 1 + 2 * c;
@@ -75,12 +78,16 @@ static int read_frame(const Found *found, const uint8_t *scan, int length, Jpeg 
         } else if (across < 1 || down < 1 || across > 4 || down > 4 || (c && (across * down > 1))) {
             return KIND;
         }
-        int dc = chosen[1] >> 4, ac = chosen[1] & 15;
-        if (component[0] != chosen[0] || component[2] > 3 || dc > 3 || ac > 3) return DAMAGED;
+        if (component[2] > 3 || !found->quant[component[2]]) return DAMAGED;
         const uint8_t *quant = found->quant[component[2]];
-        jpeg->dc[c] = found->codes[0][dc];
-        jpeg->ac[c] = found->codes[1][ac];
-        if (!quant || !jpeg->dc[c] || !jpeg->ac[c]) return DAMAGED;
+        jpeg->ids[c] = component[0];
+        if (!several) {
+            int dc = chosen[1] >> 4, ac = chosen[1] & 15;
+            if (component[0] != chosen[0] || dc > 3 || ac > 3) return DAMAGED;
+            jpeg->dc[c] = found->codes[0][dc];
+            jpeg->ac[c] = found->codes[1][ac];
+            if (!jpeg->dc[c] || !jpeg->ac[c]) return DAMAGED;
+        }
         for (int i = 0; i < 64; i++) jpeg->quant[c][packio_zigzag[i]] = quant[i];
     }
     return MADE;
@@ -102,7 +109,7 @@ static void count_blocks(Jpeg *jpeg) {
 }
 
 int packio_header(const uint8_t *data, size_t size, Jpeg *jpeg) {
-    Found found = {{0}, {{0}}, 0, 0, 0};
+    Found found = {{0}, {{0}}, 0, 0, 0, 0};
     memset(jpeg, 0, sizeof *jpeg);
     jpeg->data = data;
     jpeg->end = data + size;
@@ -114,7 +121,8 @@ int packio_header(const uint8_t *data, size_t size, Jpeg *jpeg) {
         if (length < 0 || (size_t)length > size - at - 4) return DAMAGED;
         const uint8_t *content = data + at + 4, *end = content + length;
         at += 4 + (size_t)length;
-        if (marker == SOF0 || marker == SOF1) {
+        if (marker == SOF0 || marker == SOF1 || marker == SOF2) {
+            found.progressive = marker == SOF2;
             if (found.frame || length < 6 || length != 6 + 3 * content[5]) return DAMAGED;
             found.frame = content;
         } else if (marker == DQT) {

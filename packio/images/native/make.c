@@ -254,6 +254,7 @@ int packio_make(Scratch *scratch, const Request *requests, int count, const uint
                 int64_t size, const uint8_t *points, int64_t points_size, int layout) {
     Jpeg jpeg;
     Open open;
+    Coefficients all;
     Region region;
     Plan plans[MOST_OUTPUTS];
     const Request *first = requests;
@@ -278,11 +279,13 @@ int packio_make(Scratch *scratch, const Request *requests, int count, const uint
         if (requests[i].channels < jpeg.components) return KIND;
     if (jpeg.across == 2 && jpeg.width <= 4) return KIND; /* libjpeg repeats such chroma */
 
+    if (jpeg.is_progressive && (status = packio_scans(scratch, &jpeg, &all))) return status;
     status = plan_outputs(scratch, &jpeg, requests, count, plans);
     if (!status) status = share(scratch, &jpeg, first->scale, plans, count, &region);
     if (status) return status;
-    status = layout == OPEN ? kernels->expand(&jpeg, &region, &open)
-                            : decode(scratch, &jpeg, &region, points, (size_t)points_size);
+    if (layout == OPEN) status = kernels->expand(&jpeg, &region, &open);
+    else if (jpeg.is_progressive) status = kernels->put_kept(&jpeg, &region, &all);
+    else status = decode(scratch, &jpeg, &region, points, (size_t)points_size);
     for (int i = 0; i < count && !status; i++)
         status = kernels->render(scratch, &jpeg, &plans[i].region, requests + i, &plans[i].down,
                                  &plans[i].across);

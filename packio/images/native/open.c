@@ -76,7 +76,7 @@ int packio_open(const uint8_t *data, size_t size, Jpeg *jpeg, Open *open) {
     open->rest = data + size - rest;
     open->rest_size = rest;
     int status = packio_header(open->rest - header, header, jpeg);
-    if (status) return status;
+    if (status || jpeg->is_progressive) return status ? status : KIND;
     if (jpeg->scan != header) return DAMAGED;
     size_t blocks = lay_out(jpeg, open, &places);
     if (size != HEAD + 4 * places + A_BLOCK * blocks + open->size + header + rest) return DAMAGED;
@@ -121,7 +121,7 @@ int64_t packio_write_open(Scratch *scratch, const uint8_t *data, int64_t size, c
     size_t places, end = 0;
     packio_trim(scratch);
     int status = packio_header(data, (size_t)size, &jpeg);
-    if (status) return -status;
+    if (status || jpeg.is_progressive) return -(status ? status : KIND);
     size_t blocks = lay_out(&jpeg, &open, &places);
     if (blocks > 4 * (size_t)size) return -DAMAGED; /* a block has two bits or more */
     status = reserve(scratch, &jpeg, &open, blocks, &all);

@@ -63,7 +63,7 @@ int64_t packio_find_points(Scratch *scratch, const uint8_t *data, int64_t size, 
     Walked walked;
     packio_trim(scratch);
     int status = packio_header(data, (size_t)size, &jpeg);
-    if (status) return -status;
+    if (status || jpeg.is_progressive) return -(status ? status : KIND);
     int64_t mcus = (int64_t)jpeg.rows * jpeg.columns;
     if (jpeg.interval && jpeg.interval < mcus) return 0;
     int64_t step = mcus * BYTES_A_POINT / (size + 1);

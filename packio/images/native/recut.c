@@ -54,10 +54,10 @@ typedef struct {
     const uint8_t *clean;
     Walked walked;               /* behind each segment's blocks, one for its end */
     int segments;
-} Scan;
+} Passage;
 
 /* Write MCUs of one segment; at both ends they may or may not be cut, or have been. */
-static int write_piece(const Scan *scan, Writer *w, int from, int to, int32_t *used) {
+static int write_piece(const Passage *scan, Writer *w, int from, int to, int32_t *used) {
     const Recut *r = scan->recut;
     size_t in_mcu = (size_t)r->blocks, segment = (size_t)(from / r->restarts);
     const uint32_t *places = scan->walked.places + segment;
@@ -82,7 +82,7 @@ static int write_piece(const Scan *scan, Writer *w, int from, int to, int32_t *u
     return MADE;
 }
 
-static int write_all(const Scan *scan, uint8_t *out, int32_t *lengths, int32_t *used, int64_t *size) {
+static int write_all(const Passage *scan, uint8_t *out, int32_t *lengths, int32_t *used, int64_t *size) {
     const Recut *r = scan->recut;
     Writer w = {.at = out};
     uint8_t *begun = out;
@@ -104,7 +104,7 @@ static int write_all(const Scan *scan, uint8_t *out, int32_t *lengths, int32_t *
 }
 
 /* Take the stuffing out of all segments, and walk through them. A status. */
-static int walk_segments(Scratch *scratch, Scan *scan, const uint8_t *data, size_t size) {
+static int walk_segments(Scratch *scratch, Passage *scan, const uint8_t *data, size_t size) {
     const Recut *r = scan->recut;
     uint8_t *clean = scratch->clean.memory;
     size_t *begins = packio_reserve(&scratch->tasks, ((size_t)scan->segments + 1) * sizeof *begins);
@@ -152,7 +152,7 @@ int64_t packio_recut(Scratch *scratch, const Recut *recut, const uint8_t *data, 
                      uint8_t *out, int64_t room, int32_t *lengths, int32_t *used) {
     const uint8_t *dc[MOST_COMPONENTS], *ac[MOST_COMPONENTS];
     Pattern pattern = {.blocks = recut->blocks};
-    Scan scan = {.recut = recut, .pattern = &pattern};
+    Passage scan = {.recut = recut, .pattern = &pattern};
     packio_trim(scratch);
     if (!is_sound(recut, size)) return -REQUEST;
     scan.segments = (recut->mcus - 1) / recut->restarts + 1;

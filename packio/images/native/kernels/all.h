@@ -7,6 +7,7 @@
 #include "blocks.h"
 #include "entropy.h"
 #include "expand.h"
+#include "scans.h"
 #include "walk.h"
 #include "colour.h"
 #include "resize.h"
@@ -20,4 +21,4 @@
 #include "blur.h"
 #include "operate.h"
 
-const Kernels KERNELS = {decode, expand, expand_whole, compact, walk, crc32c, unstuff, render, operate};
+const Kernels KERNELS = {decode, scan, put_kept, expand, expand_whole, compact, walk, crc32c, unstuff, render, operate};

@@ -85,6 +85,35 @@ static void find_places(const Jpeg *jpeg, const Region *region, int row, int col
     }
 }
 
+/* Put the blocks of a region, all of whose coefficients are there. A status. */
+static int put_kept(const Jpeg *jpeg, const Region *region, const Coefficients *all) {
+    Waitings w;
+    memset(w.count, 0, sizeof w.count);
+    w.is_scaled = region->high[0] != 8;
+    int bad = 0;
+    for (int c = 0; c < jpeg->components; c++) {
+        Sort sort = {jpeg->quant[c], region->stride[c], region->high[c], region->broad[c]};
+        int listed = 0;
+        for (int y = region->y0[c]; y < region->y1[c]; y++) {
+            int16_t *block = all->of[c] + 64 * ((size_t)y * all->columns[c] + (size_t)region->x0[c]);
+            uint8_t *to = region->plane[c] + (size_t)(y - region->y0[c]) *
+                                                 (size_t)region->high[c] * region->stride[c];
+            for (int x = region->x0[c]; x < region->x1[c]; x++, block += 64, to += region->broad[c]) {
+                int kind = kind_of(block);
+                if (UNLIKELY(w.is_scaled))
+                    kind = !kind || sort.high * sort.broad == 1 ? FLAT : c ? HALF : ANY;
+                COUNT(kind);
+                COUNT(KINDS);
+                w.lists[kind][w.count[kind]++] = (Waiting){block, to, &sort};
+                if (++listed == AT_ONCE) bad |= put_waiting(&w, 0), listed = 0;
+            }
+        }
+        bad |= put_waiting(&w, 1);
+    }
+    LAP(IDCT);
+    return bad ? DAMAGED : MADE;
+}
+
 /* Keep the blocks of some MCUs, and clear them, as put_blocks. */
 static int keep_blocks(const Jpeg *jpeg, const Region *region, int mcu, int count, int *predicted,
                        int16_t *block) {

@@ -43,7 +43,7 @@ int packio_unfilter(const uint8_t *rows, int64_t size, int64_t height, int64_t s
 void *__real_packio_reserve(Buffer *buffer, size_t bytes);
 void *__wrap_packio_reserve(Buffer *buffer, size_t bytes);
 
-enum { SEEDS = 256, BATCH = 50, MOST_OUT = 1 << 21, MOST_WHOLE = 1 << 20 };
+enum { SEEDS = 512, BATCH = 50, MOST_OUT = 1 << 21, MOST_WHOLE = 1 << 20 };
 
 typedef struct {
     uint8_t *data, *points, *made; /* made: the first time */

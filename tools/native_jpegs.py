@@ -18,6 +18,7 @@ from skimage import data
 SIZES = ((40, 48), (9, 17), (75, 60), (1, 1), (33, 5), (8, 130), (17, 16), (120, 90))
 WAYS: tuple[dict[str, Any], ...] = (
     {}, {"optimize": True}, {"restart_marker_blocks": 2}, {"restart_marker_rows": 1},
+    {"progressive": True}, {"progressive": True, "restart_marker_blocks": 2},
 )  # fmt: skip
 
 

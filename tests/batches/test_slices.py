@@ -209,22 +209,6 @@ def test_files_that_change_under_the_reader_are_told_of(
     assert made
 
 
-def test_a_progressive_jpeg_is_not_read_twice(
-    photos: list[np.ndarray], tmp_path: pathlib.Path, made: list[int]
-) -> None:
-    folder = tmp_path / "source" / "class"
-    folder.mkdir(parents=True)
-    for i in range(8):
-        Image.fromarray(photos[0]).resize((90, 70)).save(folder / f"{i}.jpg", progressive=i >= 3)
-    out = packio.pack(folder.parent, tmp_path / "x.tar").out
-    options: dict[str, Any] = {"crop": packio.RandomResizedCrop(32), "seed": 3}
-    ours = packio.PackDataset(out, decoder="native", **options)
-    other = packio.PackDataset(out, decoder="simplejpeg", **options)
-    assert torch.equal(ours.gather(range(8))[0], other.gather(range(8))[0])
-    assert sum(made) == 3
-    assert ours.declined == {"kind of JPEG": 5}
-
-
 @pytest.mark.parametrize("number", [7, 1 << 31, (1 << 32) - 1])
 def test_a_file_that_there_is_not_is_an_error(
     number: int, image_folder: pathlib.Path, tmp_path: pathlib.Path

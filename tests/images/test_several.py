@@ -125,7 +125,7 @@ def test_least_is_decoded(
 
 
 def test_what_the_core_declines_a_library_makes() -> None:
-    data, decoder = _jpeg(progressive=True), Decoder()
+    data, decoder = _jpeg(keep_rgb=True), Decoder()
     facts = read_facts(data)
     needs = _needs(1, 1, "bilinear", fast=False)
     made = regions.make(decoder, data, facts, needs, [None] * len(needs))

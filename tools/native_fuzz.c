@@ -701,7 +701,7 @@ static void one_run(unsigned long run) {
         for (size_t i = 0; i < size; i++) data[i] = (uint8_t)draw();
     }
     int is_good = !packio_header(data, size, &jpeg);
-    if (is_good && !below(3)) recut_mutant(&jpeg, data, size, run);
+    if (is_good && !jpeg.is_progressive && !below(3)) recut_mutant(&jpeg, data, size, run);
     int level = below(4) ? 1 : 1 << below(7); /* of which image the JPEG is a level */
     int height = is_good ? jpeg.height : seed->height, width = is_good ? jpeg.width : seed->width;
     if (layout) height = raw_height, width = raw_width, level = below(10) ? 1 : level;
@@ -772,7 +772,8 @@ static void read_seeds(const char *folder) {
         seed->channels = jpeg.components;
         packio_choose(0);
         int64_t found = packio_find_points(kept, seed->data, (int64_t)seed->size, held, sizeof held);
-        if (found < 0) fail(path, 0);
+        if (found < 0 && !jpeg.is_progressive) fail(path, 0);
+        if (found < 0) found = 0;
         seed->points = copy_of(held, (size_t)found);
         seed->points_size = (size_t)found;
         seed->made = malloc((size_t)jpeg.components * (size_t)jpeg.height * (size_t)jpeg.width);

@@ -1,8 +1,8 @@
 """What the native core brings: the same batches by the core, and by a library and PyTorch.
 
 The same JPEGs are made into the same tensors, bit for bit, in turns: from a pack without seek
-points, and with seek points; by ``decoder="simplejpeg"`` and by the core; with
-one thread and with two. Packs are in the page cache. The images are those of ``--images``, a folder
+points, with seek points, and of the same images saved anew as progressive JPEGs; by
+``decoder="simplejpeg"`` and by the core; with one thread and with two. Packs are in the page cache. The images are those of ``--images``, a folder
 of class folders, or crops of photographs that are made.
 
     python benchmarks/native.py [--images FOLDER] [--save]
@@ -19,6 +19,7 @@ from typing import Any
 
 import _results
 import torch
+from PIL import Image
 
 import packio
 from packio.images import native
@@ -31,7 +32,18 @@ WORKS = {
 PACKS = {
     "as they are": {"seek_points": False},
     "seek points": {},
+    "progressive": {},
 }
+
+
+def progressive(images: Path, folder: Path) -> Path:
+    """The images as progressive JPEGs of quality 90."""
+    for path in sorted(p for p in images.rglob("*") if p.is_file())[:MOST]:
+        target = folder / path.parent.name / f"{path.stem}.jpg"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with Image.open(path) as image:
+            image.convert("RGB").save(target, quality=90, progressive=True)
+    return folder
 
 
 def candidates(folder: Path, options: dict[str, Any]) -> dict[str, packio.PackDataset]:
@@ -53,7 +65,7 @@ def measure(folder: Path, options: dict[str, Any], rounds: int) -> dict[str, Any
     """Microseconds an image of each candidate, and how many times as fast as the first it is."""
     datasets = candidates(folder, options)
     micros: dict[str, list[float]] = {name: [] for name in datasets}
-    wanted: torch.Tensor | None = None
+    wanted: dict[bool, torch.Tensor] = {}  # by whether they are progressive
     for number in range(rounds + 1):
         for name, dataset in datasets.items():
             order = list(range(min(len(dataset), MOST)))
@@ -64,13 +76,13 @@ def measure(folder: Path, options: dict[str, Any], rounds: int) -> dict[str, Any
                 micros[name].append(1e6 * seconds / len(order))
                 continue
             found = torch.cat(made)
-            wanted = found if wanted is None else wanted
-            if not torch.equal(found, wanted):
+            if not torch.equal(found, wanted.setdefault("progressive" in name, found)):
                 raise SystemExit(f"{name}: other pixels")
     result: dict[str, Any] = {}
     for name, values in micros.items():
         one = name.rpartition(", ")[2]
-        base = micros[f"simplejpeg, as they are, {one}"]
+        pack = "progressive" if "progressive" in name else "as they are"
+        base = micros[f"simplejpeg, {pack}, {one}"]
         ratios = [b / v for b, v in zip(base, values, strict=True)]
         result[name] = {
             "us": _results.summary(values, 0),
@@ -99,7 +111,10 @@ def main() -> None:
         packs = {}
         for pack, options in PACKS.items():
             began = time.perf_counter()
-            packio.pack(images, folder / f"{pack}.lmdb", **options)
+            source = images
+            if pack == "progressive":
+                source = progressive(images, folder / "progressive")
+            packio.pack(source, folder / f"{pack}.lmdb", **options)
             packs[pack] = {
                 "seconds": round(time.perf_counter() - began, 2),
                 "bytes": sum(f.stat().st_size for f in (folder / f"{pack}.lmdb").iterdir()),

@@ -164,6 +164,8 @@ def peers(result: Json) -> str:
 _CORE = {
     "simplejpeg": "simplejpeg, as they are", "core, no seek points": "native, as they are",
     "core, seek points": "native, seek points",
+    "progressive, simplejpeg": "simplejpeg, progressive",
+    "progressive, core": "native, progressive",
 }  # fmt: skip
 
 
@@ -182,9 +184,9 @@ def core(result: Json) -> str:
     for name, work in result["works"].items():
         rows = [work[f"{way}, 1 thread"] for way in _CORE.values()]
         cells = [f"{row['us']['median']:,}" for row in rows]
-        cells[1:] = [
-            f"{cell} ({row['times_as_fast']['median']:.2f})"
-            for cell, row in zip(cells[1:], rows[1:], strict=True)
+        cells = [
+            cell if "simplejpeg" in way else f"{cell} ({row['times_as_fast']['median']:.2f})"
+            for way, cell, row in zip(_CORE, cells, rows, strict=True)
         ]
         lines.append(f"| {' | '.join([name, *cells])} |")
     return "\n".join(lines)

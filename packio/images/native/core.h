@@ -2,11 +2,11 @@
 
    The pixels are those of libjpeg-turbo (its accurate integer DCT, smooth upsampling) and of
    PyTorch's resizing, with antialiasing, to means of areas or to the nearest pixel, bit by bit. The
-   core does what
-   photographs are: baseline JPEGs of 8 bits, gray or YCbCr with 4:4:4, 4:2:2 or 4:2:0. Whatever is
-   unusual or damaged it declines, and its caller decodes that image in another way. If asked, it
-   decodes at 1/2, 1/4 or 1/8 of the size, less exactly.
+   core does what photographs are: baseline and progressive JPEGs of 8 bits, gray or YCbCr with
+   4:4:4, 4:2:2 or 4:2:0. Whatever is unusual or damaged it declines, and its caller decodes that
+   image in another way. If asked, it decodes at 1/2, 1/4 or 1/8 of the size, less exactly.
 
+   progressive.c leads through the scans of a progressive JPEG; kernels/scans.h decodes one.
    open.c stores the coefficients of a JPEG open, and writes the JPEG again; kernels/expand.h decodes
    such an image.
 

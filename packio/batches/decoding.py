@@ -19,7 +19,7 @@ from packio.errors import Naming, OptionError
 from packio.images import encodings, floats, native, regions, tensors
 from packio.images.decoders import Decoder
 from packio.images.geometry import Resize, Size, accept_crop, check_probability
-from packio.index.indexfile import PROGRESSIVE, crc32c
+from packio.index.indexfile import crc32c
 from packio.packs.table import Row, RowList
 from packio.system.threads import Threads, automatic_threads, check_threads
 
@@ -202,9 +202,8 @@ def _name(image: Any, slot: int | None) -> str:
 def _find_row(data: bytes, slot: int, name: str) -> Row:
     with Naming(lambda: name):
         facts = encodings.read_facts(data)
-    flags = PROGRESSIVE if facts.progressive else 0
-    pixels = facts.height, facts.width, facts.channels, facts.orientation, flags
-    return Row(slot, 0, 0, len(data), 0, *pixels, facts.encoding, facts.dtype)
+    pixels = facts.height, facts.width, facts.channels, facts.orientation
+    return Row(slot, 0, 0, len(data), 0, *pixels, 0, facts.encoding, facts.dtype)
 
 
 def _choose_threads(wanted: int | str, rows: RowList) -> Threads | None:

@@ -2,8 +2,9 @@
 
 The same JPEGs are made into the same tensors, bit for bit, in turns: from a pack without seek
 points, with seek points, and of the same images saved anew as progressive JPEGs; by
-``decoder="simplejpeg"`` and by the core; with one thread and with two. Packs are in the page cache. The images are those of ``--images``, a folder
-of class folders, or crops of photographs that are made.
+``decoder="simplejpeg"`` and by the core; with one thread and with two. Packs are in the page cache.
+The images are those of ``--images``, a folder of class folders, or crops of photographs that are
+made.
 
     python benchmarks/native.py [--images FOLDER] [--save]
 """

@@ -90,7 +90,10 @@ def answer(peer: Any, made: dict[str, Epochs], asked: dict[str, Any]) -> dict[st
         peer.prepare(job)
         prepared = time.perf_counter() - began
         made[name] = peer.epochs(job)
-        return {**look(made[name]), "prepare_seconds": round(prepared, 1)}
+        found = {**look(made[name]), "prepare_seconds": round(prepared, 1)}
+        if hasattr(peer, "stored"):
+            found["bytes_stored"] = peer.stored(job)
+        return found
     if asked["do"] == "turn":
         return turn(made[name], asked["seconds"])
     made.pop(name, None)

@@ -4,6 +4,7 @@
     versions() -> dict[str, str]        package → version
     prepare(job) -> None                write the peer's own format to job.out, unless it is there
     epochs(job) -> Callable[[], Iterable[tuple[images, ...]]]
+    stored(job) -> int                  bytes that it wrote; may be absent
 
 What ``epochs`` returns is called once for each epoch, and gives its batches: a tuple whose first
 item is the images, (N, C, H, W) as Work says, a tensor or an array whose memory holds them; the

@@ -83,6 +83,13 @@ def prepare(job: Job) -> None:
         packio.pack(source, path, encode="dct" if path.stem == "dct" else "keep")
 
 
+def stored(job: Job) -> int:
+    """Bytes of the pack."""
+    path = pack_of(job)
+    files = [path] if path.is_file() else list(path.iterdir())
+    return sum(file.stat().st_size for file in files)
+
+
 def raw_samples(job: Job) -> list[packio.Sample]:
     """Raw images as (C, H, W), as training wants them."""
     images = pixels(job.source)

@@ -19,6 +19,7 @@ from packio.batches.columns import BatchField, FieldColumn, make_each
 from packio.batches.framing import Framing, Settings
 from packio.batches.images import CHANNELS
 from packio.images import devices, regions
+from packio.images.dct import as_file
 from packio.images.decoders import Decoder
 from packio.images.geometry import Geometry
 from packio.images.regions import Need
@@ -88,7 +89,7 @@ def make(pack: Pack, framing: Framing, threads: Threads | None, device: torch.de
         if not all(devices.is_for_device(each.frame) for each in framing.each_placement[slot]):
             return
         with pack.naming(row):
-            data = pack.read(row) if decoder.takes(row) else b""
+            data = as_file(pack.read(row), row.encoding) if decoder.takes(row) else b""
             size = decoder.size(data) if data else None
             if size is not None:
                 regions.check_whole(size, row)

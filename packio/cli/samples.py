@@ -34,15 +34,14 @@ def cat(
     Example: packio cat photos.lmdb --at 17 | file -
     """
     import packio
-    from packio.images.dct import as_file
 
     if sys.stdout.isatty() and not force:
         raise OptionError(
             "standard output is a terminal; say where the image goes, as > image.jpg, or --force"
         )
     with packio.open(pack, index=index) as opened:
-        data = opened[_position(opened, key) if at else _find(opened, key)].data
-    sys.stdout.buffer.write(as_file(data))
+        data = opened[_position(opened, key) if at else _find(opened, key)].as_file()
+    sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
 
 

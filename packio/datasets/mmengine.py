@@ -80,7 +80,8 @@ class PackioBackend(_base()):  # type: ignore[misc]  # mmengine may be absent
             ReadError: the file cannot be read.
         """
         pack, key = self._place(filepath)
-        return as_file(pack.read(pack.row(pack.find(key))))
+        row = pack.row(pack.find(key))
+        return as_file(pack.read(row), row.encoding)
 
     def get_text(self, filepath: _PathLike, encoding: str = "utf-8") -> str:
         """Read a file as text; see `get`."""

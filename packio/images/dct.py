@@ -8,7 +8,9 @@ Source: ITU-T T.81 (1992), annexes B (markers), C (codes) and F.1.2 (symbols).
 
 from __future__ import annotations
 
+import functools
 import struct
+import warnings
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -19,6 +21,7 @@ from packio.images import native
 
 MAGIC = b"PKIODCT\x01"
 _HEAD = struct.Struct("<8sIII")  # magic; bytes of the JPEG's header, behind its EOI, of values
+_MOST = 1 << 20  # blocks of a component that the core opens
 _A_PLACE = 16  # blocks of a row from one place to the next
 _BITS = (0, 2, 4, 8)  # of a value, by the kind of its group
 _SOF, _DHT, _DRI, _SOS = 0xC0, 0xC4, 0xDD, 0xDA
@@ -34,18 +37,42 @@ def open_jpeg(jpeg: bytes) -> bytes | None:
     return data if data is not None and native.close_jpeg(data) == jpeg else None
 
 
-def as_file(data: bytes) -> bytes:
+def file_encoding(encoding: str) -> str:
+    """The encoding of an image as other programs read it."""
+    return "jpeg" if encoding == "dct" else encoding
+
+
+def as_file(data: bytes, encoding: str) -> bytes:
     """The bytes of an image as other programs read them: of open coefficients, their JPEG.
 
     Raises:
         DecodeError: the coefficients are damaged.
     """
-    if not data.startswith(MAGIC):
-        return data
-    jpeg = _rebuild(data) if native.why_not() else native.close_jpeg(data)
+    return as_jpeg(data) if encoding == "dct" else data
+
+
+def as_jpeg(data: bytes) -> bytes:
+    """The JPEG of open coefficients.
+
+    Raises:
+        DecodeError: they are damaged.
+    """
+    if reason := native.why_not():
+        _warn(reason)
+    jpeg = _rebuild(data) if reason else native.close_jpeg(data)
     if jpeg is None:
         raise DecodeError("its open coefficients are damaged")
     return jpeg
+
+
+@functools.cache  # once
+def _warn(reason: str) -> None:
+    warnings.warn(
+        f"packio's native core is not here ({reason}): Python writes the JPEG of each image with "
+        "open coefficients before a library decodes it, some hundred times more slowly; "
+        "packio convert --encode jpeg makes a pack of JPEGs",
+        stacklevel=2,
+    )
 
 
 def header_of(data: bytes) -> bytes:
@@ -87,6 +114,8 @@ def _written(data: bytes) -> bytes:
     position, blocks = _HEAD.size, list[np.ndarray]()
     for high, broad, _, _ in header.components:
         rows, columns = header.rows * high, header.columns * broad
+        if rows * columns > _MOST:
+            raise ValueError(f"{rows * columns} blocks")
         position += 4 * rows * -(-columns // _A_PLACE)
         told = np.frombuffer(data, [("dc", "<i2"), ("kinds", "<u2")], rows * columns, position)
         position += told.nbytes

@@ -203,7 +203,8 @@ def open_image(data: bytes, where: str = "") -> ImageFile.ImageFile:
     """Open an image with Pillow and its plugins; ``where`` begins an error, as "mask: "."""
     from PIL import Image, UnidentifiedImageError
 
-    data = dct.as_file(data)
+    if data.startswith(dct.MAGIC):
+        data = dct.as_jpeg(data)
     try:
         return Image.open(io.BytesIO(data))
     except UnidentifiedImageError:

@@ -30,7 +30,7 @@ from packio.errors import (
     OutputExistsError,
 )
 from packio.images import encodings
-from packio.images.dct import as_file
+from packio.images.dct import as_file, file_encoding
 from packio.inspecting import annotations as annotation_files
 from packio.packs import opening
 from packio.sample import levels
@@ -159,12 +159,19 @@ class _Extraction:
             data = self._pack.read_field(name, row)
             if data is None:
                 continue
-            data = as_file(data)
+            data = self._as_file(name, row, data)
             paths[row] = tree.write(data, *self._names(name, row))
             self._written[name] += 1
             self._bytes += len(data)
             self.meter.step(1, len(data))
         return paths
+
+    def _as_file(self, name: str, row: int, data: bytes) -> bytes:
+        """The file of a value: of an image with open coefficients, its JPEG."""
+        if self._pack.fields[name] not in PIXELS:
+            return data
+        with self._pack.naming(self._pack.row(row), name):
+            return as_file(data, self._pack.facts(name, row).encoding)
 
     def _names(self, field: str, row: int) -> list[bytes]:
         """Paths that the file of a field may have, the best first."""
@@ -173,8 +180,8 @@ class _Extraction:
             return [key]
         ending = _ENDINGS.get(kind, ".bin")
         if kind in PIXELS:
-            encoding = self._pack.facts(field, row).encoding
-            ending = encodings.SUFFIXES.get("jpeg" if encoding == "dct" else encoding, ".bin")
+            encoding = file_encoding(self._pack.facts(field, row).encoding)
+            ending = encodings.SUFFIXES.get(encoding, ".bin")
         return [stem + os.fsencode(f".{field}{ending}") for stem in (os.path.splitext(key)[0], key)]
 
     def report(self) -> ExtractReport:

@@ -22,8 +22,9 @@ class Sample:
     Attributes:
         index: Position in the pack, 0..N-1.
         key: Relative path in the source; bytes that are not UTF-8 are surrogate-escaped.
-        data: The encoded image, byte for byte as it was packed.
-        encoding: "jpeg", "png", …
+        data: The encoded image, byte for byte as it was packed; of encoding "dct", with its
+            coefficients open: see `as_file`.
+        encoding: "jpeg", "dct", "png", …
         label: An int, a float32 vector, or None.
         height, width: Pixels as stored, before orientation.
         orientation: 1..8 as in Exif.
@@ -80,6 +81,16 @@ class Sample:
         except DecodeError as error:
             raise type(error)(f"sample {self.index} ({self.key!r}): {error}") from error
         return orient(pixels, self.orientation) if exif_orientation else pixels
+
+    def as_file(self) -> bytes:
+        """The image as other programs read it: ``data``, or of encoding "dct" its JPEG, as it was.
+
+        Raises:
+            DecodeError: the bytes are damaged.
+        """
+        from packio.images.dct import as_file
+
+        return as_file(self.data, self.encoding)
 
     def pil(self) -> Image.Image:
         """Decode to a Pillow image in RGB, upright.

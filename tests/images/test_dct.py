@@ -77,15 +77,20 @@ def _opened(jpeg: bytes) -> bytes:
     return data
 
 
+def _leave_out_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "why_not", lambda: "it was left out")
+    monkeypatch.setattr(dct, "_warn", lambda _: None)
+
+
 @named
 @pytest.mark.usefixtures("kernels")
 def test_the_jpeg_comes_back_byte_for_byte(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     jpeg = JPEGS[name]
     data = _opened(jpeg)
     assert data.startswith(dct.MAGIC)
-    assert dct.as_file(data) == jpeg
-    monkeypatch.setattr(native, "why_not", lambda: "it was left out")
-    assert dct.as_file(data) == jpeg  # by Python alone, which reads the layout by itself
+    assert dct.as_jpeg(data) == jpeg
+    _leave_out_core(monkeypatch)
+    assert dct.as_jpeg(data) == jpeg  # by Python alone, which reads the layout by itself
 
 
 @named
@@ -150,7 +155,11 @@ def test_pixels_without_the_core_are_the_same(
     crop = packio.ResizeCenterCrop(40)
     wanted = packio.LmdbDataset(out, crop=crop)[0][0]
     monkeypatch.setattr(native, "why_not", lambda: "it was left out")
-    assert torch.equal(packio.LmdbDataset(out, crop=crop)[0][0], wanted)
+    dct._warn.cache_clear()
+    with pytest.warns(UserWarning, match=r"not here \(it was left out\): Python writes the JPEG"):
+        found = packio.LmdbDataset(out, crop=crop)[0][0]
+    assert torch.equal(found, wanted)
+    assert torch.equal(packio.LmdbDataset(out, crop=crop)[0][0], wanted)  # nobody is warned again
 
 
 @pytest.mark.parametrize("decoder", ["pillow", "opencv", "simplejpeg"])
@@ -232,10 +241,10 @@ def test_damage_is_told_or_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
         except PackioError:
             refused += 1
     assert 100 < refused < 1500
-    monkeypatch.setattr(native, "why_not", lambda: "it was left out")
+    _leave_out_core(monkeypatch)
     for end in (0, 8, 19, 20, 300, len(whole) - 1):
         with pytest.raises(DecodeError):
-            dct.as_file(dct.MAGIC[:8] + whole[8:end])
+            dct.as_jpeg(dct.MAGIC[:8] + whole[8:end])
 
 
 def test_a_place_beyond_the_values_is_refused() -> None:
@@ -281,7 +290,7 @@ def test_resizing_makes_new_coefficients(tmp_path: Path) -> None:
     ]
     samples = [packio.open(path)[0] for path in small]
     assert [s.encoding for s in samples] == ["dct", "dct", "jpeg"]
-    assert {dct.as_file(s.data) for s in samples} == {samples[2].data}
+    assert {s.as_file() for s in samples} == {samples[2].data}
     assert samples[0].height == 40
 
 
@@ -315,6 +324,30 @@ def test_other_programs_are_shown_a_jpeg(tmp_path: Path) -> None:
     sample = packio.open(out)[0]
     assert sample.orientation == 6
     assert packio.decode(sample.data).shape == packio.decode(JPEGS["exif"]).shape
-    assert Image.open(io.BytesIO(dct.as_file(sample.data))).size == (130, 93)
+    assert Image.open(io.BytesIO(sample.as_file())).size == (130, 93)
     write_contact_sheet(out, tmp_path / "sheet.html")
     assert "data:image/jpeg;base64" in (tmp_path / "sheet.html").read_text()
+
+
+def test_only_images_with_open_coefficients_become_jpegs(tmp_path: Path) -> None:
+    """A field of bytes may begin as such an image does, and pixels that are raw, too."""
+    pixels = np.frombuffer(dct.MAGIC + bytes(4), np.uint8).reshape(1, 4, 3)
+    for number, (encode, blob) in enumerate((("keep", b"my own"), ("dct", b""))):
+        samples = [{"key": "a.jpg", "image": JPEGS["plain"], "blob": dct.MAGIC + blob}]
+        out = packio.pack(samples, tmp_path / f"{number}.lmdb", encode=encode).out
+        extract(out, tmp_path / f"{number}")
+        assert (tmp_path / f"{number}" / "a.blob.bin").read_bytes() == dct.MAGIC + blob
+        assert (tmp_path / f"{number}" / "a.jpg").read_bytes() == JPEGS["plain"]
+    out = packio.pack([{"key": "a.raw", "image": pixels}], tmp_path / "raw.lmdb", encode="raw").out
+    (sample,) = packio.open(out)
+    assert sample.as_file() == sample.data
+    assert sorted(sample.data) == sorted(pixels.tobytes())
+
+
+def test_a_damaged_sample_is_named(tmp_path: Path) -> None:
+    data = bytearray(_opened(JPEGS["plain"]))
+    data[20:24] = b"\xff" * 4  # where the first row begins
+    out = packio.pack([{"key": "the one.jpg", "image": bytes(data)}], tmp_path / "x.lmdb").out
+    with pytest.raises(PackioError, match=r"the one\.jpg.*damaged"):
+        extract(out, tmp_path / "files")
+    assert not packio.verify(out, decode=True).ok

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 import packio
-from packio.images.dct import as_file
+from packio.images.dct import MAGIC, as_jpeg
 
 if TYPE_CHECKING:
     import pathlib
@@ -61,7 +61,7 @@ def classes(path: pathlib.Path) -> list[str]:
 def _plain(pack: packio.Pack, sample: packio.Sample) -> Plain:
     names = pack.classes
     found: Plain = {
-        "key": sample.key, "image": _digest(as_file(sample.data)),
+        "key": sample.key, "image": _digest(sample.as_file()),
         "orientation": sample.orientation, "size": (sample.height, sample.width),
     }  # fmt: skip
     label = sample.label
@@ -153,7 +153,9 @@ def _difference_elsewhere(wanted: list[Sample], path: pathlib.Path) -> str:
         shards = sorted(p for p in path.iterdir() if p.suffix == path.suffix)
     elif path.is_dir() and not (path / "data.mdb").exists():
         shards = sorted(p for p in path.iterdir() if p.is_dir() and p.suffix == ".lmdb")
-    found = Counter(_digest(as_file(data)) for shard in shards for data in read(shard))
+    read_all = (data for shard in shards for data in read(shard))
+    files = (as_jpeg(d) if d.startswith(MAGIC) else d for d in read_all)
+    found = Counter(map(_digest, files))
     if missing := Counter(_digest(s["image"]) for s in wanted) - found:
         return f"{sum(missing.values())} images are missing for the library of {path.suffix}"
     return ""

@@ -22,7 +22,6 @@ from packio.errors import (
 from packio.images import dct, encodings, native
 from packio.images.decoders import pillow
 from packio.images.encodings import DTYPES, RAW, PixelInfo
-from packio.sample.record import Facts
 from packio.system.locks import ForkSafeLock, block_forks
 
 if TYPE_CHECKING:
@@ -166,8 +165,8 @@ class Decoder:
             DecodeError: the image is damaged, has too many pixels (LimitError), or has pixels that
                 do not fit the mode (ModeError).
         """
-        data, stored = _as_jpeg(data, stored)
         plugin = self._fitting(stored)
+        data = dct.as_file(data, stored.encoding)
         if plugin is not None and plugin is not pillow:
             pixels = self._tried(plugin.decode, data, self.mode)
             if pixels is not None:
@@ -204,11 +203,13 @@ class Decoder:
 
     def fast(self, data: bytes, stored: PixelInfo, scale: int) -> tuple[np.ndarray, int]:
         """Decode less exactly and smaller; the scale is 1 if the library cannot do that."""
-        data, stored = _as_jpeg(data, stored)
-        if stored.encoding == "jpeg" and (scale == 1 or encodings.has_dct(data)):
+        if stored.encoding in encodings.JPEGS:
             plugin = self._fitting(stored)
             if plugin is not None and plugin.decode_fast is not None:
-                pixels = self._tried(plugin.decode_fast, data, self.mode, scale)
+                jpeg = dct.as_file(data, stored.encoding)
+                pixels = None
+                if scale == 1 or encodings.has_dct(jpeg):
+                    pixels = self._tried(plugin.decode_fast, jpeg, self.mode, scale)
                 if pixels is not None:
                     return pixels, scale
         return self(data, stored), 1
@@ -261,14 +262,15 @@ class Decoder:
     def _fitting(self, stored: PixelInfo) -> DecoderPlugin | None:
         """The chosen plugin for an image; None where only Pillow, or none, decodes the image."""
         self._check(stored)
-        encoding = stored.encoding
+        encoding = dct.file_encoding(stored.encoding)
         if encoding in RAW:
             return None
         plugin = self._chosen.get(encoding) or self._choose(encoding)
         return plugin if self._fits(plugin, stored) else None
 
     def _fits(self, plugin: DecoderPlugin, stored: PixelInfo) -> bool:
-        if stored.encoding not in plugin.ENCODINGS or self.mode not in plugin.MODES:
+        encoding = dct.file_encoding(stored.encoding)
+        if encoding not in plugin.ENCODINGS or self.mode not in plugin.MODES:
             return False
         return self.mode != "GRAY" or stored.channels == 1
 
@@ -284,14 +286,6 @@ class Decoder:
     def _count_fallback(self) -> None:
         with self._lock:
             self.fallbacks += 1
-
-
-def _as_jpeg(data: bytes, stored: PixelInfo) -> tuple[bytes, PixelInfo]:
-    """An image as the libraries decode it: of open coefficients, their JPEG."""
-    if stored.encoding != "dct":
-        return data, stored
-    facts = Facts("jpeg", stored.height, stored.width, stored.channels, stored.dtype)
-    return dct.as_file(data), facts
 
 
 @functools.cache  # what is installed: the same in every process

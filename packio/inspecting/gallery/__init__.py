@@ -139,7 +139,9 @@ def make_entry(
     boxes, _ = pack.boxes(index)
     thumbnail, error = _try(lambda: make_thumbnail(pack.read(row), size * _DENSITY, row, boxes))
     media = media_of(row)
-    data = _try(lambda: as_file(pack.read(row)))[0] if original and media is not None else None
+    data = None
+    if original and media is not None:
+        data = _try(lambda: as_file(pack.read(row), row.encoding))[0]
     label, split = pack.label(index), pack.split_of(index)
     classes = [] if label is None else [label]
     if isinstance(label, np.ndarray):

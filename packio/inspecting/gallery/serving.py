@@ -107,7 +107,8 @@ class GalleryServer:
         (row,) = self._pack.rows([self._index(asked)])
         if (media := media_of(row)) is None:
             raise OptionError(f"{row.encoding}, orientation {row.orientation}: not for browsers")
-        return media, as_file(self._pool.submit(self._pack.read, row).result())
+        data = self._pool.submit(self._pack.read, row).result()
+        return media, as_file(data, row.encoding)
 
     def _index(self, asked: dict[str, str]) -> int:
         index = _number(asked.get("index", ""))

@@ -112,7 +112,7 @@ class Feeder(SeededMixin):
         self, pack: Pack, row: Row, place: Placement, settle: bool
     ) -> tuple[np.ndarray, tuple[int, ...]]:
         """Read one sample; return the bytes for DALI, and the place."""
-        data = as_file(pack.read(row))
+        data = as_file(pack.read(row), row.encoding)
         # DALI resizes whole frames
         wanted = regions.compute_need(place, row.height, row.width, "nearest", fast=False)
         frame = wanted.frame

@@ -15,8 +15,7 @@ from PIL import Image
 import packio
 from packio import registry
 from packio.errors import DecodeError, MissingPackageError, OptionError, SourceError
-from packio.images import encodings
-from packio.images.dct import as_file
+from packio.images import dct, encodings
 from packio.sample.record import Facts
 
 _QUALITY = 95
@@ -81,9 +80,12 @@ def _read_pack(path: str, limit: int) -> Images:
     with packio.open(path) as pack:
         samples = [pack[i] for i in _spread(range(len(pack)), limit)]
     images = [
-        EncodedImage(as_file(s.data), Facts(encoding, s.height, s.width, s.channels, s.dtype))
+        EncodedImage(
+            s.as_file(),
+            Facts(dct.file_encoding(s.encoding), s.height, s.width, s.channels, s.dtype),
+        )
         for s in samples
-        if (encoding := "jpeg" if s.encoding == "dct" else s.encoding) != "raw"
+        if s.encoding != "raw"
     ]
     if not images:
         raise SourceError(f"{path}: holds raw pixels only; expected encoded images")

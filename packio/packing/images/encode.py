@@ -15,7 +15,7 @@ import numpy as np
 
 from packio.errors import DecodeError, Decoding, ModeError, OptionError
 from packio.images import encodings
-from packio.images.dct import as_file
+from packio.images.dct import as_jpeg
 from packio.images.encodings import RAW, raw_facts, read_facts
 from packio.packing.images import encoders, resizing
 from packio.packing.images.encoders import Metadata
@@ -151,7 +151,7 @@ class Encoding:
             return record
         if facts.encoding == "dct":
             facts = facts._replace(encoding="jpeg")
-            record = record.with_fields(image=Field("image", as_file(record.image.data), facts))
+            record = record.with_fields(image=Field("image", as_jpeg(record.image.data), facts))
         if stays and facts.encoding == "jpeg" and self.as_options() == {"encode": "jpeg"}:
             return record
         made = self._made(record.image.data, facts, to, turn)

@@ -56,7 +56,7 @@ def packing(images: list[Path], folder: Path, rounds: int) -> Json:
     sources = [folder / "many" / "0", folder / "many"]
     opens = [packio.pack(s, folder / f"{s.name}.tar", encode="dct").out for s in sources]
     works = {"keep": (packio.pack, sources, "keep"), "dct": (packio.pack, sources, "dct"),
-             "back to JPEG": (packio.convert, opens, "jpeg")}  # fmt: skip
+             "back to JPEG": (packio.convert, opens, "file")}  # fmt: skip
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in works}
     out, more = folder / "out.tar", (COPIES - 1) * len(images)
     for _ in range(rounds):

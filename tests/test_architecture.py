@@ -35,6 +35,7 @@ ROOMS = (
 )  # fmt: skip
 _ANYBODYS = {"packio.__version__"}  # defined by the package itself, and free
 _UPWARDS = {  # a sample decodes itself, for users who look at one
+    ("packio.sample.packed", "packio.images.dct"),
     ("packio.sample.packed", "packio.images.decoders"),
     ("packio.sample.packed", "packio.images.frames"),
 }

@@ -82,7 +82,7 @@ def rates(result: Json) -> str:
     """Make the table of packing and converting, and of a first pass from the disk."""
     lines = ["| two processes | images/s | µs of a processor an image |", "|---|---:|---:|"]
     names = {"keep": "pack, `--encode keep`", "dct": "pack, `--encode dct`",
-             "back to JPEG": "convert back, `--encode jpeg`"}  # fmt: skip
+             "back to JPEG": "convert back, `--encode file`"}  # fmt: skip
     for name, title in names.items():
         row = result["packing"][name]
         rate, micros = (_spread(row[n], ",.0f") for n in ("images_per_second", "us"))

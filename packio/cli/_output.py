@@ -200,7 +200,7 @@ def print_some(lines: Sequence[str], remark: str = "") -> None:
     say(*shown)
 
 
-OPEN = "packio alone reads open coefficients; packio convert --encode jpeg gives the JPEGs back"
+OPEN = "packio alone reads open coefficients; packio convert --encode file gives the JPEGs back"
 
 
 def print_packed(

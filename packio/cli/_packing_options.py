@@ -117,7 +117,8 @@ IMAGES = _options(
     "What becomes of the images",
     encode=_one(CHOICES["encode"],
         "'keep' the bytes as they are; 'dct': keep JPEGs with open coefficients, which packio "
-        "alone reads, in two thirds of the time; encode anew; or store 'raw' pixels."),
+        "alone reads, in two thirds of the time; 'file': make them JPEGs again, keep the rest; "
+        "encode all anew; or store 'raw' pixels."),
     resize=_one(str, "short=256, long=512, max-pixels=250000 (these make images smaller only), or "
         "exact=320x240."),
     quality=_one(int, "Quality of JPEG and WebP, 1 to 100."),

@@ -128,8 +128,8 @@ def _images(summary: dict[str, Any]) -> _Lines:
             yield name, ", ".join(values) + (" pixels" if name != "bytes" else "")
     for name in ("encodings", "channels", "dtypes"):
         yield name, ", ".join(f"{what}: {n:,}" for what, n in summary[name].items()) or "-"
-    if "dct" in summary["encodings"]:
-        yield "", OPEN
+        if name == "encodings" and "dct" in summary[name]:
+            yield "", OPEN
     yield "oriented", f"{summary['oriented']:,} with an Exif orientation other than 1"
     yield "progressive", f"{summary['progressive']:,}"
     yield "seek points", f"{summary['seek_points']:,}"

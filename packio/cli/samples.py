@@ -27,7 +27,7 @@ def cat(
     index: option.Index = None,
     force: Annotated[bool, typer.Option("--force", help="Write to a terminal, too.")] = False,
 ) -> None:  # fmt: skip
-    """Write the bytes of one sample to standard output, as they were packed.
+    """Write the image of one sample to standard output, as the source had it.
 
     Example: packio cat photos.lmdb cats/tom.jpg > tom.jpg
 

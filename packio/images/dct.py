@@ -70,7 +70,7 @@ def _warn(reason: str) -> None:
     warnings.warn(
         f"packio's native core is not here ({reason}): Python writes the JPEG of each image with "
         "open coefficients before a library decodes it, some hundred times more slowly; "
-        "packio convert --encode jpeg makes a pack of JPEGs",
+        "packio convert --encode file makes a pack of JPEGs",
         stacklevel=2,
     )
 

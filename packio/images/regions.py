@@ -81,7 +81,7 @@ def make(
     left: Sequence[int] = range(len(needs))
     if decoder.core_takes(stored):
         left = _make_by_core(decoder, data, stored, needs, points, made)
-    elif decoder.has_core and stored.encoding == "jpeg":
+    elif decoder.has_core and stored.encoding in JPEGS:
         decoder.count_declined(native.KIND)
     if left:
         part = decode(decoder, data, stored, [needs[view] for view in left])

@@ -112,8 +112,9 @@ _TOLD = {  # what is counted while samples are read → the line about it
     "lossy_masks": "masks are JPEGs, which cannot hold exact class ids: kept; save masks as PNG",
     "damaged_levels": "levels of the source are damaged; their images are kept, and the pack has "
     "these levels only where they were made anew from their images",
-    "not_open": "images stay as they are: no JPEGs, or JPEGs whose coefficients cannot be stored "
-    "open and written back byte for byte, as progressive ones",
+    "no_jpeg": "images stay as they are, because they are no JPEGs",
+    "not_open": "JPEGs stay as they are, because they would not come back byte for byte, or are of "
+    "a kind that packio does not open, as progressive ones and CMYK",
     "undecided": "images are turned by Exif, and no size tells whether their boxes and masks are "
     "turned, too: taken as upright; --boxes-frame upright or stored says it for all",
     "other_pixels": "samples keep boxes or shapes in their metadata in pixels of their images "

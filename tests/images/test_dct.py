@@ -148,6 +148,16 @@ def test_pixels_are_those_of_the_jpeg(crop: str, options: dict[str, Any], tmp_pa
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
+def test_gray_of_colours_is_declined_and_counted(tmp_path: Path) -> None:
+    for encode in ("keep", "dct"):
+        out = packio.pack(
+            [{"image": JPEGS["plain"]}], tmp_path / f"{encode}.tar", encode=encode
+        ).out
+        ds = packio.PackDataset(out, crop=packio.CenterCrop(40), mode="GRAY")
+        ds.gather([0])
+        assert ds.declined == {"kind of JPEG": 1}
+
+
 def test_pixels_without_the_core_are_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,13 +225,17 @@ def test_what_is_left_is_packed_as_it_is_and_counted(tmp_path: Path) -> None:
         {"key": "ours", "image": JPEGS["plain"]}
     ]
     report = packio.pack(samples, tmp_path / "x.lmdb", encode="dct")
-    (warning,) = report.warnings
-    assert warning.startswith("4 images stay as they are")
-    assert "'progressive'" in warning
+    assert [warning.partition(",")[0] for warning in report.warnings] == [
+        "1 images stay as they are", "3 JPEGs stay as they are"
+    ]  # fmt: skip
+    assert "'progressive'" in report.warnings[1]
     with packio.open(report.out) as pack:
         kept = {sample.key: (sample.encoding, sample.data) for sample in pack}
     assert kept["ours"][0] == "dct"
     assert {n: d for n, (e, d) in kept.items() if e != "dct"} == {n: LEFT[n] for n in names}
+    back = packio.convert(report.out, tmp_path / "back.tar", encode="file").out
+    wanted = {n: LEFT[n] for n in names} | {"ours": JPEGS["plain"]}
+    assert {sample.key: sample.data for sample in packio.open(back)} == wanted
 
 
 @pytest.mark.usefixtures("kernels")
@@ -270,7 +284,7 @@ def test_verbs_keep_it_or_give_the_jpeg_back(tmp_path: Path) -> None:
     for suffix in (".lmdb", ".h5", ".tfrecord", ".pth", ".rec", ".n5", ".zarr", ".tar"):
         copy = packio.convert(out, tmp_path / f"copy{suffix}").out
         assert {s.key: s.data for s in packio.open(copy)} == opened
-        back = packio.convert(copy, tmp_path / f"back{suffix}", encode="jpeg").out
+        back = packio.convert(copy, tmp_path / f"back{suffix}", encode="file").out
         assert {s.key: (s.encoding, s.data) for s in packio.open(back)} == {
             key: ("jpeg", jpeg) for key, jpeg in source.items()
         }

@@ -350,17 +350,6 @@ def test_orientation_told_by_xmp_is_not_lost(photo: Image.Image) -> None:
     assert (facts.width, facts.height) == photo.size[::-1]
 
 
-@pytest.mark.parametrize("given", [{}, {"quality": 90}, {"subsampling": "4:2:0"}, {"icc": "srgb"}])
-def test_a_jpeg_stays_a_jpeg_unless_more_is_asked_for(
-    photo: Image.Image, given: dict[str, Any]
-) -> None:
-    jpeg, png = _saved(photo, "JPEG", quality=97), _saved(photo, "PNG")
-    encoding = Encoding("jpeg", **given)
-    assert (encoding(image_record(jpeg, facts=read_facts(jpeg))).image.data == jpeg) == (not given)
-    made = encoding(image_record(png, facts=read_facts(png))).facts
-    assert made.encoding == "jpeg"
-
-
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")  # Pillow's
 def test_broken_exif_does_not_hurt(photo: Image.Image) -> None:
     entries = struct.pack("<H", 40) + b"\xff" * 8  # fewer than it says
@@ -370,8 +359,7 @@ def test_broken_exif_does_not_hurt(photo: Image.Image) -> None:
         record = image_record(jpeg, facts=facts)
         for encode in ("jpeg", "png", "webp"):
             for orientation, kept in (("keep", 6), ("bake", 1)):
-                quality = 90 if encode == "jpeg" else None  # else the JPEG would stay
-                made = Encoding(encode, quality, orientation=orientation)(record)
+                made = Encoding(encode, orientation=orientation)(record)
                 assert read_facts(made.image.data).orientation == made.facts.orientation == kept
 
 
@@ -396,8 +384,7 @@ def test_colour_profiles_are_carried(photo: Image.Image, encode: str) -> None:
 def test_profiles_of_other_colours_are_not_carried(photo: Image.Image) -> None:
     cmyk = _SRGB[:16] + b"CMYK" + _SRGB[20:]
     data = _saved(photo.convert("CMYK"), "JPEG", icc_profile=cmyk)
-    encoding = Encoding("jpeg", quality=90)
-    assert "icc_profile" not in _opened(_encoded(encoding, data)[0].data).info
+    assert "icc_profile" not in _opened(_encoded(Encoding("jpeg"), data)[0].data).info
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "L"])
@@ -661,7 +648,7 @@ def test_options_that_cannot_be_meant(options: dict[str, Any]) -> None:
 
 def test_options_hold_what_is_no_default() -> None:
     assert Encoding().as_options() == {"encode": "keep"}
-    assert Encoding(interpolation="bilinear").as_options() == {"encode": "keep"}
+    assert Encoding(quality=90, interpolation="bilinear").as_options() == {"encode": "keep"}
     made = Encoding("jpeg", quality=80, resize="short=256", smart=True)
     assert made.as_options() == {
         "encode": "jpeg", "quality": 80, "resize": "short=256", "smart": True

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 CHOICES = {
-    "encode": ("keep", "dct", "jpeg", "png", "webp", "bmp", "raw"),
+    "encode": ("keep", "file", "dct", "jpeg", "png", "webp", "bmp", "raw"),
     "subsampling": encoders.SUBSAMPLINGS,
     "interpolation": resizing.INTERPOLATIONS,
     "orientation": ("keep", "bake"),
@@ -37,10 +37,10 @@ CHOICES = {
     "mode": tuple(encoders.RAW_HOLDS),
 }
 _POLICIES = ("orientation", "icc", "alpha", "wide")
-_KEEPS = ("keep", "dct")  # values of `encode` with which other images than JPEGs stay
+_KEEPS = ("keep", "file", "dct")  # values of `encode` with which images other than JPEGs stay
 _ONLY_WITH = {  # option → values of `encode` that the option applies to
-    "quality": ("keep", "dct", "jpeg", "webp"),
-    "subsampling": ("keep", "dct", "jpeg"),
+    "quality": ("keep", "file", "dct", "jpeg", "webp"),
+    "subsampling": ("keep", "file", "dct", "jpeg"),
     "lossless": ("webp",),
     "smart": ("jpeg", "png", "webp", "bmp"),
     "mode": ("raw",),
@@ -59,10 +59,10 @@ class Encoding:
             other images, JPEG, PNG, WebP, BMP and raw pixels keep their encoding, and the rest
             become PNG. "dct" does the same, and stores the coefficients of JPEGs open, which
             packio alone reads, in two thirds of the time, and gives back as the same JPEG; see
-            ``docs/dct.md``. "jpeg": JPEGs stay as they are, if no other option is given; all else
-            becomes baseline JPEG. "png", "webp", "bmp"; "raw": pixels, (C, H, W).
-        quality: Quality of JPEG and WebP, 1 to 100; not given: 90.
-        subsampling: Chroma subsampling of JPEG: "4:2:0", "4:2:2" or "4:4:4"; not given: "4:2:0".
+            ``docs/dct.md``. "file" does the same as "keep", and makes such images their JPEGs
+            again. "jpeg" (baseline), "png", "webp", "bmp"; "raw": pixels, (C, H, W).
+        quality: Quality of JPEG and WebP, 1 to 100.
+        subsampling: Chroma subsampling of JPEG: "4:2:0", "4:2:2" or "4:4:4".
         lossless: Encode WebP without loss.
         resize: "short=256" sets the short side, "long=512" the long side, "max-pixels=250000" the
             product of both; these keep the aspect ratio and enlarge no image. "exact=320x240" sets
@@ -86,8 +86,8 @@ class Encoding:
     """
 
     encode: str = "keep"
-    quality: int | None = None
-    subsampling: str | None = None
+    quality: int = 90
+    subsampling: str = "4:2:0"
     lossless: bool = False
     resize: str | None = None
     enlarge: bool = False
@@ -101,8 +101,7 @@ class Encoding:
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
-            is_given = name != "subsampling" or self.subsampling is not None
-            if is_given and getattr(self, name) not in choices:
+            if getattr(self, name) not in choices:
                 raise OptionError(
                     f"{name}={getattr(self, name)!r}: expected one of {', '.join(choices)}"
                 )
@@ -115,8 +114,7 @@ class Encoding:
                     f"{name}={given[name]!r} means nothing where images are kept as they are; say "
                     "encode='jpeg' or resize= as well"
                 )
-        quality = 90 if self.quality is None else self.quality
-        if type(quality) is not int or not 1 <= quality <= 100:
+        if type(self.quality) is not int or not 1 <= self.quality <= 100:
             raise OptionError(f"quality={self.quality!r}: expected an int from 1 to 100")
         for name, encodes in _ONLY_WITH.items():
             if name in given and self.encode not in encodes:
@@ -147,12 +145,12 @@ class Encoding:
         turn = facts.orientation if self.orientation == "bake" else 1
         moves = to != size or turn != 1
         stays = not moves and set(self._policies.values()) == {"keep"}
-        if stays and self.encode in _KEEPS:
+        if stays and self.encode in ("keep", "dct"):
             return record
         if facts.encoding == "dct":
             facts = facts._replace(encoding="jpeg")
             record = record.with_fields(image=Field("image", as_jpeg(record.image.data), facts))
-        if stays and facts.encoding == "jpeg" and self.as_options() == {"encode": "jpeg"}:
+        if stays and self.encode == "file":
             return record
         made = self._made(record.image.data, facts, to, turn)
         if made is None:
@@ -237,7 +235,7 @@ class Encoding:
         encoding, lossless, mode = self.encode, self.lossless, self.mode
         if encoding in _KEEPS:
             encoding = "raw" if facts.encoding in RAW else facts.encoding
-            encoding = encoding if encoding in CHOICES["encode"][2:] else "png"
+            encoding = encoding if encoding in CHOICES["encode"][3:] else "png"
             lossless, mode = encoding == "webp" and _is_lossless_webp(data), "UNCHANGED"
         if encoding == "raw":
             return encoding, True, encoders.RAW_HOLDS[mode]
@@ -258,8 +256,8 @@ class Encoding:
             return planes.tobytes(), new._replace(orientation=orientation)
         icc = encoders.fitting_profile(icc, image) if self.icc == "keep" else b""
         encode = functools.partial(
-            encoders.encode, image, encoding, quality=self.quality or 90,
-            subsampling=self.subsampling or "4:2:0", lossless=lossless,
+            encoders.encode, image, encoding, quality=self.quality, subsampling=self.subsampling,
+            lossless=lossless,
         )  # fmt: skip
         data = encode(Metadata(exif, icc))
         if (exif or orientation != 1) and not _tells(data, orientation):  # but XMP did, say

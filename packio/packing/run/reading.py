@@ -210,7 +210,7 @@ def read_one(
         if is_resized and record.meta is meta and has_pixels(meta):
             counts["other_pixels"] = 1
         if treatment.encoding.encode == "dct" and record.facts.encoding != "dct":
-            counts["not_open"] = 1
+            counts["not_open" if record.facts.encoding == "jpeg" else "no_jpeg"] = 1
     except OSError as error:
         check_of_file(error, os.fsdecode(listing.keys[position]))
         problem = f"cannot be read: {error.strerror or error}"

@@ -467,6 +467,7 @@ static void open_mutant(uint8_t *data, size_t size, int is_good, unsigned long r
     Jpeg jpeg;
     Open open;
     Bytes b = {data, size, size}, form = write_by_both(packio_write_open, &b, run);
+    is_good = is_good && !packio_header(data, size, &jpeg) && !jpeg.is_progressive;
     if (is_good && !form.data) fail("a good JPEG is not stored open", run);
     if (!form.data) return;
     opened++;

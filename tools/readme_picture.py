@@ -1,4 +1,4 @@
-"""Draw README's picture: a bar for each library, from benchmarks/results/peers.json.
+"""Draw README's picture: a bar for each library, from benchmarks/results/peers_100kb.json.
 
 Groups of bars show batches of bytes, normalised floats, and bytes with RandAugment. Each peer is
 shown by its fastest way, packio by its Loader with exact pixels in LMDB, of JPEGs as they are and
@@ -18,7 +18,7 @@ import sys
 from typing import Any, NamedTuple
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
-RESULTS = REPOSITORY / "benchmarks" / "results" / "peers.json"
+RESULTS = REPOSITORY / "benchmarks" / "results" / "peers_100kb.json"
 IMAGES = REPOSITORY / "docs" / "images"
 
 Json = dict[str, Any]

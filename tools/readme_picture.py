@@ -25,7 +25,7 @@ Json = dict[str, Any]
 _OWN = {  # candidates of benchmarks/peers/run.py → how the picture calls them
     "packio, Loader kept exact lmdb": "packio, JPEGs as they are",
     "packio, Loader kept exact core lmdb": "packio, JPEGs as they are",
-    "packio, Loader dct exact lmdb": "packio, open coefficients",
+    "packio, Loader dct exact lmdb": "packio, --encode dct",
 }
 _PEERS = {
     "torchvision": "torchvision", "ffcv": "FFCV", "dali": "DALI on the processor",
@@ -71,7 +71,7 @@ def bars(result: Json, work: str) -> list[Bar]:
         if " dct " in name:
             given = result["works"][work]
             held = rows[name]["bytes_stored"] / given["images"] / given["kilobytes_per_image"] / 1e3
-            shown = f"{title}, {held:.1f} x the bytes"
+            shown = f"{title}, {held:.1f} x bytes"
         found.append(Bar(shown, name in _OWN, rate["median"], rate["min"], rate["max"]))
     return sorted(found, key=lambda bar: -bar.median)
 

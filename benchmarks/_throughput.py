@@ -47,7 +47,7 @@ def open_keys(path: Path) -> list[str]:
 def packing(images: list[Path], folder: Path, rounds: int) -> Json:
     """Images a second, and µs of a processor an image, by two processes that write two shards.
 
-    All images are such as can be stored open: "back to JPEG" encodes no other one anew.
+    All images are such as can be stored open.
     """
     for number, image in itertools.product(range(COPIES), images):
         to = folder / "many" / str(number) / image.parent.name / image.name

@@ -30,8 +30,8 @@ _SOF, _DHT, _DRI, _SOS = 0xC0, 0xC4, 0xDD, 0xDA
 def open_jpeg(jpeg: bytes) -> bytes | None:
     """A JPEG with its coefficients stored open; None if it would not come back byte for byte.
 
-    That are progressive JPEGs, those that the native core does not decode, those of more than
-    2^20 blocks (45 megapixels at 4:2:0), and those of rare encoders, as with other padding.
+    None also for progressive JPEGs, for JPEGs that the native core does not decode, and for those
+    of more than 2^20 blocks (45 megapixels at 4:2:0).
     """
     data = native.open_jpeg(jpeg)
     return data if data is not None and native.close_jpeg(data) == jpeg else None

@@ -59,6 +59,19 @@ static int put_waiting(Waitings *w, const int all) {
     return bad;
 }
 
+/* List a block of component c by its kind. */
+INLINE void list_block(Waitings *w, int kind, int c, int16_t *block, uint8_t *to, const Sort *sort) {
+    if (UNLIKELY(w->is_scaled)) kind = !kind || sort->high * sort->broad == 1 ? FLAT : c ? HALF : ANY;
+    COUNT(kind);
+    w->lists[kind][w->count[kind]++] = (Waiting){block, to, sort};
+}
+
+/* Where the first block of row y of a region goes. */
+INLINE uint8_t *row_of_blocks(const Region *region, int c, int y) {
+    size_t rows = (size_t)(y - region->y0[c]) * (size_t)region->high[c];
+    return region->plane[c] + rows * region->stride[c];
+}
+
 /* A block of an MCU: where it goes. */
 typedef struct {
     Sort sort;
@@ -96,15 +109,10 @@ static int put_kept(const Jpeg *jpeg, const Region *region, const Coefficients *
         int listed = 0;
         for (int y = region->y0[c]; y < region->y1[c]; y++) {
             int16_t *block = all->of[c] + 64 * ((size_t)y * all->columns[c] + (size_t)region->x0[c]);
-            uint8_t *to = region->plane[c] + (size_t)(y - region->y0[c]) *
-                                                 (size_t)region->high[c] * region->stride[c];
+            uint8_t *to = row_of_blocks(region, c, y);
             for (int x = region->x0[c]; x < region->x1[c]; x++, block += 64, to += region->broad[c]) {
-                int kind = kind_of(block);
-                if (UNLIKELY(w.is_scaled))
-                    kind = !kind || sort.high * sort.broad == 1 ? FLAT : c ? HALF : ANY;
-                COUNT(kind);
                 COUNT(KINDS);
-                w.lists[kind][w.count[kind]++] = (Waiting){block, to, &sort};
+                list_block(&w, kind_of(block), c, block, to, &sort);
                 if (++listed == AT_ONCE) bad |= put_waiting(&w, 0), listed = 0;
             }
         }
@@ -158,10 +166,7 @@ static int put_blocks(const Jpeg *jpeg, const Region *region, int mcu, int count
             if (!p->in_rows || (unsigned)x >= p->columns) continue;
             int kind = kind_of(block); /* before the block is written to: its loads would wait */
             block[0] = (int16_t)dc;
-            if (UNLIKELY(w.is_scaled))
-                kind = !kind || p->sort.high * p->sort.broad == 1 ? FLAT : p->component ? HALF : ANY;
-            COUNT(kind);
-            w.lists[kind][w.count[kind]++] = (Waiting){block, p->plane + at, &p->sort};
+            list_block(&w, kind, p->component, block, p->plane + at, &p->sort);
             listed++;
         }
         if (listed >= AT_ONCE) bad |= put_waiting(&w, 0), listed = 0;

@@ -107,7 +107,6 @@ INLINE int expand_block(int16_t *to, unsigned kinds, const uint8_t **values, int
     return masks & NOT_FEW ? HALF : FEW;
 }
 
-
 /* Expand all of a block but its DC, and say which coefficients are not 0. Where the next begins. */
 static const uint8_t *expand_whole(int16_t *to, unsigned kinds, const uint8_t *values, uint64_t *masks) {
     int count;
@@ -234,8 +233,7 @@ static int expand(const Jpeg *jpeg, const Region *region, const Open *open) {
             const uint8_t *place = open->places[c] + 4 * (runs * (size_t)y + (size_t)first / A_PLACE);
             const uint8_t *values = NULL;
             const uint8_t *block = open->blocks[c] + 4 * (columns * (size_t)y + (size_t)first);
-            uint8_t *to = region->plane[c] + (size_t)(y - region->y0[c]) *
-                                                 (size_t)region->high[c] * region->stride[c];
+            uint8_t *to = row_of_blocks(region, c, y);
             for (int x = first; x < region->x1[c]; x++, block += 4) {
                 int16_t *out = blocks + 64 * used;
                 uint32_t told = packio_number(block), kinds = told >> 16;
@@ -253,11 +251,8 @@ static int expand(const Jpeg *jpeg, const Region *region, const Open *open) {
                 int kind = expand_block(out, kinds, &values, w.is_scaled);
                 out[0] = (int16_t)dc;
                 bad |= dc > MOST_DC || dc < -MOST_DC - 1;
-                if (UNLIKELY(w.is_scaled))
-                    kind = !kind || sort.high * sort.broad == 1 ? FLAT : c ? HALF : ANY;
-                COUNT(kind);
                 COUNT(KINDS);
-                w.lists[kind][w.count[kind]++] = (Waiting){out, to, &sort};
+                list_block(&w, kind, c, out, to, &sort);
                 to += region->broad[c];
                 if (++used < AT_ONCE) continue;
                 LAP(ENTROPY);

@@ -59,13 +59,14 @@ def test_every_sample_is_drawn_anew_in_each_epoch(
 ) -> None:
     a, b = epochs(dataset(pack), **LOADERS[kind], **workers)
     assert len(a) == len(b) == SAMPLES
-    assert not any(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+    same = sum(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+    assert same <= 3  # boxes are whole pixels: one in some thousand is drawn twice
 
 
 @pytest.mark.parametrize("method", long.after(1, ("spawn", "forkserver")))
 def test_in_workers_that_are_not_forked_too(pack: Path, method: str) -> None:
     a, b = epochs(dataset(pack), batch_size=1, num_workers=1, multiprocessing_context=method)
-    assert not any(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+    assert sum(torch.equal(x, y) for x, y in zip(a, b, strict=True)) <= 3
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -262,8 +263,10 @@ class _Counting(Dataset[Any]):
 
     def __getitems__(self, indices: list[int]) -> Any:
         batch = _filled(1)
-        links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
-        names = [os.readlink(link) for link in links if os.path.islink(link)]
+        names = []
+        for link in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(FileNotFoundError):  # another thread has closed it
+                names.append(os.readlink(f"/proc/self/fd/{link}"))
         return batch, sum("packio-batch" in name for name in names)
 
 
